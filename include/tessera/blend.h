@@ -294,8 +294,8 @@ enum tsr_ask_flags {
      * See tsr_segments_lead(). */
     TSR_ASK_LEAD = 2048,
     /* No pass begins before everything that is loaded is in place: for engines that compute
-     * something else meanwhile. Without it a pass follows the loads layer by layer, and is over
-     * sooner where nothing else is to be done. */
+     * something else meanwhile. Without it a pass follows the loads layer by layer, and ends
+     * earlier if there is nothing else to do. */
     TSR_ASK_LOADED = 4096
 };
 
@@ -327,18 +327,18 @@ struct tsr_ask_desc {
     /* Of engines that run the model themselves, for tsr_blend_start(): */
     /* [n_context], the slot of each token of the context in the layout, for memory in pages. What
      * follows the context, the question and then the primer or a draft of the answer, is then in
-     * slots 0 .. of `rest`, memory of the same kind. Rows still name tokens: slot i of a pass is token i. NULL: token i is in
-     * slot i of the layout, and rest is not used. */
+     * slots 0 .. of `rest`, memory of the same kind. Rows still name tokens: slot i of a pass is
+     * token i. NULL: token i is in slot i of the layout, and rest is not used. */
     const int64_t *slots;
     const struct tsr_kv_layout *rest;
     /* The engine's queue on its device (a cudaStream_t; 1: the default stream): nothing is loaded
      * before what it holds when the run starts. The engine waits for its own passes before it takes
      * the step that follows them. NULL: nothing is queued. */
     void *compute;
-    /* With a gate and no ratio: what a row of such a prompt takes on this machine where all of it is computed, and
-     * a token of an answer, in seconds. Where a trial (two drafts of the answer, and a round) would
-     * cost more than it saves in the mean, by the profile's shares, the prompt is computed whole at
-     * once. 0: not known, always tried. */
+    /* With a gate and no ratio: what a row of such a prompt takes on this machine where all of it
+     * is computed, and a token of an answer, in seconds. Where a trial (two drafts of the answer,
+     * and a round) would cost more than it saves in the mean, by the profile's shares, the prompt
+     * is computed whole at once. 0: not known, always tried. */
     double row_s, token_s;
 };
 

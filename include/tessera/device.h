@@ -93,9 +93,9 @@ struct tsr_kv_layout {
  *   n_heads x dim int8, then a float scale for each group of elements, then zeros to a multiple of
  *   16 bytes. A group is a head, or 64 elements of it where dim is a multiple of 64 above 128 (so
  *   that a latent and its rope part do not share a scale). value = int8 * scale, also where the
- *   scale is NaN or infinite. A group that held a NaN or an infinity has the scale NaN. Otherwise, with m the largest magnitude of the group
- *   and in float: int8 = value * (127 / m) rounded to even, scale = m / 127; m below 2^-120 gives
- *   zeros. */
+ *   scale is NaN or infinite. A group that held a NaN or an infinity has the scale NaN. Otherwise,
+ *   with m the largest magnitude of the group and in float: int8 = value * (127 / m) rounded to
+ *   even, scale = m / 127; m below 2^-120 gives zeros. */
 struct tsr_kv_cells {
     size_t size;
     void *const *planes; /* [(layer * n_planes + plane) * n_cells + cell], host memory */

@@ -86,7 +86,7 @@ struct tsr_model_info {
     uint8_t tokenizer[16];
     struct tsr_rope rope; /* what it points to lives as long as the model */
     /* How prompts are computed, where results differ by more than the order of sums; "" else. KV is
-     * shared only with those who compute alike. */
+     * shared only with executors that compute alike. */
     char arithmetic[16];
 };
 

@@ -532,7 +532,7 @@ class Space:
 
     def split(self, tokens: Any) -> list[tuple[int, int]]:
         """(offset, tokens) of the parts of a prompt between its separators, each with the one
-        behind it; the last part is the question. TesseraError says which token is malformed."""
+        after it; the last part is the question. TesseraError says which token is malformed."""
         address, count, _keep = as_tokens(tokens)
         ranges = (c.Range * (_SEGMENTS_MAX + 1))()
         n = check(self._lib.tsr_space_split(self._open(), address, count, ranges, len(ranges)))

@@ -42,7 +42,8 @@ size_t tsri_text_tidy(char *text, size_t bytes);
 
 /* ---- prompts ---- */
 
-/* Tokens of a prompt: system prompt and passages of documents (search/search.h) are segments, the question follows. */
+/* Tokens of a prompt: system prompt and passages of documents (search/search.h) are segments, the
+ * question follows. */
 struct tsri_dialog {
     const struct tsr_model *model;
     uint32_t context; /* tokens that fit */

@@ -1,10 +1,10 @@
 /* blend.h - answering from cached text: what of a prompt is reused, what is computed, and in which
  * order, over any executor or engine.
  *
- * A run goes through passes: *fill* computes segments that nobody knows, alone, and stores them;
+ * A run goes through passes: *fill* computes segments that are not cached, alone, and stores them;
  * *query* lets the question look at what was loaded; *blend* computes the rows that must be, over
  * everything. While the first of them runs, layers are loaded by threads of the cache. When a load
- * fails the plan is changed and the pass begins anew: K and V of rows that are computed are
+ * fails the plan is changed and the pass starts over: K and V of rows that are computed are
  * overwritten in place, so a second time gives the same.
  *
  * Threads: a run belongs to one thread; a feed's ranges are filled by threads of the cache.
@@ -28,7 +28,7 @@
 enum tsri_piece_kind {
     TSRI_PIECE_LOAD = 1, /* comes from the cache */
     TSRI_PIECE_FILL = 2, /* a segment that is computed alone */
-    TSRI_PIECE_LOST = 3  /* could not be had: computed in the prompt */
+    TSRI_PIECE_LOST = 3  /* could not be loaded: computed in the prompt */
 };
 /* A run of tokens whose KV is made outside the prompt. */
 struct tsri_piece {
@@ -36,7 +36,7 @@ struct tsri_piece {
     uint8_t kind;           /* enum tsri_piece_kind */
     bool exact;             /* the same bits as a prefill gives */
     bool starts, ends;      /* at the borders of a segment: what is beyond them is no edit */
-    bool follows;           /* goes on where the one before it ends, there as here: no seam */
+    bool follows;           /* continues the one before it, here as there: no seam */
     bool failed;            /* was to be loaded */
     bool leads;             /* a FILL that is computed in the prompt itself, and not stored */
     bool cached;            /* one that leads, and could have been loaded */
@@ -60,7 +60,7 @@ struct tsri_plan_desc {
     bool same_context;    /* segments see the system prompt */
     uint32_t n_primer;    /* or so many tokens of the primer; 0: none */
     uint32_t context;     /* positions of the model */
-    bool no_room;         /* for the primer's KV: nothing can be computed behind it */
+    bool no_room;         /* for the primer's KV: nothing can be computed after it */
     bool rounded; /* stored segments are int8: those at their own place are not exact either */
 };
 
@@ -77,7 +77,7 @@ struct tsri_plan {
     uint32_t reasons; /* enum tsr_blend_reason */
     bool may_fill, same_context;
     bool leads; /* the first document is exact: computed in the prompt, or known as a prefix */
-    /* Segments but the system prompt are computed behind the primer, if they are no longer than
+    /* Segments but the system prompt are computed after the primer, if they are no longer than
      * this. */
     uint32_t n_primer, primed_max;
 };
@@ -85,7 +85,7 @@ TSR_MUST int tsri_plan_init(struct tsri_plan *p, const struct tsri_plan_desc *de
 void tsri_plan_fini(struct tsri_plan *p);
 /* States from the pieces; forgets what was selected. */
 void tsri_plan_paint(struct tsri_plan *p);
-/* A piece that is to be computed behind the primer. */
+/* Whether a piece is still to be computed after the primer. */
 bool tsri_plan_primes(const struct tsri_plan *p);
 /* Filling would cost more than blending saves: compute the prompt whole, and fill later. */
 bool tsri_plan_unknown(const struct tsri_plan *p);
@@ -113,7 +113,7 @@ TSR_MUST int tsri_known_find(struct tsri_known *k, const struct tsr_blend *b,
                              const struct tsr_ask_desc *ask, const struct tsr_prompt *prompt);
 void tsri_known_fini(struct tsri_known *k);
 
-/* ---- select.c: which candidates are computed anew ---- */
+/* ---- select.c: which candidates are recomputed ---- */
 
 struct tsri_select {
     struct tsri_plan *plan;
@@ -167,10 +167,10 @@ struct tsri_feed_desc {
     struct tsri_bulk_spare *spare; /* outlives the feed; NULL: none */
 };
 struct tsri_feed;
-/* Begins to load. A range that cannot be had is no error here. */
+/* Begins to load. A range that cannot be loaded is no error here. */
 TSR_MUST int tsri_feed_open(struct tsri_feed **out, const struct tsri_feed_desc *desc);
-/* Waits until layer `layer` of every range that can be had is in place, at most timeout_ms for the
- * next range that arrives; those that are late are given up. Returns how many have failed so far.
+/* Waits until layer `layer` of every range that can be loaded is in place, at most timeout_ms for
+ * the next range that arrives; those that are late are given up. Returns how many have failed so far.
  */
 int tsri_feed_wait(struct tsri_feed *f, uint32_t layer, uint32_t timeout_ms);
 /* 0, or why the range must be computed. */
@@ -282,7 +282,7 @@ double tsri_logits_margin(const float *logits, uint32_t n, uint32_t *token);
 #define TSRI_MARGIN_LOW 0.2
 #define TSRI_DOUBT_MIN 0.02
 
-/* ---- primer.c: the text that documents are computed behind ---- */
+/* ---- primer.c: the text that documents are computed after ---- */
 
 /* Of a blend. */
 struct tsri_primer {

@@ -55,7 +55,8 @@ static int identify(struct identity *id, const struct tsr_model_info *i)
     return 0;
 }
 
-/* `plain`: who else stores in the space; of size 0, the salt and the blocks of one of the blend's own. */
+/* `plain`: who else stores in the space; of size 0, the salt and the blocks of one of the blend's
+ * own. */
 static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool int8,
                       const struct tsr_space_desc *plain)
 {
@@ -82,8 +83,8 @@ static int open_space(struct tsr_space **out, const struct tsr_blend *b, bool in
     return tsr_space_open(out, b->cache, &desc);
 }
 
-/* Where the frequencies change with the length of a prompt, nobody knows with which ones an engine
- * computed a plain request. */
+/* Where the frequencies change with the length of a prompt, it is not known with which ones an
+ * engine computed a plain request. */
 static bool turns_alike(const struct tsr_rope *r)
 {
     return r->scaling != TSR_ROPE_DYNAMIC && r->scaling != TSR_ROPE_LONGROPE;

@@ -149,7 +149,7 @@ static struct tsri_bulk_kit *spare_take(struct tsri_bulk_spare *s, const struct 
     return kit;
 }
 
-/* Returns the oldest one if there are too many then, or the kit itself if nobody wants it. */
+/* Returns the oldest one if there are too many then, or the kit itself if it is not kept. */
 static struct tsri_bulk_kit *spare_put(struct tsri_bulk_spare *s, struct tsri_bulk_kit *kit)
 {
     struct tsri_bulk_kit *oldest = NULL;

@@ -1,4 +1,4 @@
-/* chunked.c - prompts whose documents nobody has marked: with option chunked they are cut at the
+/* chunked.c - prompts whose documents are not marked: with option chunked they are cut at the
  * separators of the blend's space. What is before the first separator is the system prompt, what
  * follows the last one is the question. */
 #include "blend/blend.h"

@@ -514,7 +514,7 @@ static uint32_t n_missing(const struct tsri_feed *f, uint32_t layer, uint64_t *p
     return n;
 }
 
-/* Under lock, which is let go meanwhile: copies what is in host memory and nobody has copied yet,
+/* Under lock, which is let go meanwhile: copies what is in host memory and not copied yet,
  * because the threads are busy, or stuck with a tier. */
 static void help(struct tsri_feed *f, uint32_t layer)
 {

@@ -325,8 +325,9 @@ static void descend(const struct gate_cases *c, double w[N])
 }
 
 /* Prompts whose features are known, but for those that no prompt has: a run without a draft, or a
- * table from before there was such a value, teaches the others. A share of 0 or 1 is not believed to the end (Platt's targets):
- * thirty equal answers out of thirty do not promise the next one for sure. */
+ * table from before there was such a value, teaches the others. A share of 0 or 1 is not believed
+ * to the end (Platt's targets): thirty equal answers out of thirty do not promise the next one for
+ * sure. */
 static void gather(struct gate_cases *c, const struct tsr_gate *gates, const double *same,
                    uint32_t n)
 {

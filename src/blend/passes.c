@@ -1,5 +1,5 @@
 /* passes.c - the passes of a run: which rows they compute, what those may see, and what
- * follows. *fill*: segments that nobody knows, behind the system prompt, the primer or nothing.
+ * follows. *fill*: segments that are not cached, after the system prompt, the primer or nothing.
  * *query*: the question alone, over what was loaded; its attention says what matters, and its
  * answer is that of r = 0. *draft*: one token of that answer (draft.c). *blend*: everything that must
  * be computed, seeing everything; in rounds (rounds.c). */
@@ -280,7 +280,7 @@ static int choose(struct tsr_run *run)
                             .scores = run->scores,
                             .memory = run->scratch};
     tsri_plan_paint(&run->plan);
-    /* Scores that nobody has asked for would be all zero. */
+    /* Scores that were not asked for would be all zero. */
     if (run->selector->asks && !run->asked) return 0;
     score(run);
     int e = run->selector->choose(&s);

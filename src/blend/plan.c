@@ -1,7 +1,7 @@
 /* plan.c - what becomes of each token of a prompt. What a lookup has found, and segments that shall
  * be computed alone, are *pieces*; states of tokens are painted from them. A piece is exact when
- * its KV was computed at this very position behind this very text: blocks of the prefix, the system
- * prompt, and the segment that follows the system prompt it was computed behind. All others are
+ * its KV was computed at this very position after this very text: blocks of the prefix, the system
+ * prompt, and the segment that follows the system prompt it was computed after. All others are
  * candidates, but for their seams. */
 #include "blend/blend.h"
 
@@ -101,11 +101,11 @@ static bool take_match(struct tsri_plan *p, const struct tsri_plan_desc *d, stru
             return false;
         }
         if (end > p->question) return false;
-        /* A system prompt is computed whole: it is exact then, and what is filled behind it is kept
+        /* A system prompt is computed whole: it is exact then, and what is filled after it is kept
          * as having seen that very text. */
         bool apart = p->same_context || p->n_primer;
         if (p->may_fill && apart && m.prompt_offset < p->n_system) return false;
-        /* Behind the primer it is far nearer to what a prefill gives. */
+        /* After the primer it is far closer to what a prefill gives. */
         if (p->may_fill && p->n_primer && s && m.context == TSR_CONTEXT_PURE) return false;
         /* A segment of which little is known, or only what saw other text, is better read alone,
          * once. */

@@ -1,7 +1,7 @@
 /* run.c - one prompt on its way through its passes, as a machine that says what to do next. The
  * stages of a pass are: begin, the layers (each after the feed has it, with checks before some),
  * logits, end, and what follows from it. When the feed loses a piece, the pass is ended, the plan
- * changed, and everything that is not in place yet begins anew. Every piece can be lost once, so it
+ * changed, and everything that is not in place yet starts over. Every piece can be lost once, so it
  * ends. */
 #include "blend/passes.h"
 
@@ -381,7 +381,7 @@ static int step_layer(struct tsr_run *run, struct tsr_blend_step *step)
     bool checks = run->phase == TSRI_PHASE_BLEND && run->selector->checks && !run->checked &&
                   tsri_pass_check_of(run, run->layer);
     /* What a check compares with must be all there: a piece that is lost later would begin the pass
-     * anew over rows that this one has overwritten. */
+     * again over rows that this one has overwritten. */
     uint32_t wait = checks ? run->blend->info.n_layers - 1 : run->layer;
     if (lost_pieces(run, wait)) return give(run, step, TSR_STEP_END, TSRI_STAGE_RESTART);
     if (checks) {

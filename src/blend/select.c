@@ -1,4 +1,4 @@
-/* select.c - which of the reused tokens are computed anew, as one table. Selectors see the plan and
+/* select.c - which of the reused tokens are recomputed, as one table. Selectors see the plan and
  * perhaps scores; they mark tokens. hkvd marks all of them and lets go most at its check layers,
  * where the executor says how far each is from what was loaded. */
 #include "blend/blend.h"

@@ -170,7 +170,7 @@ struct tsr_space *tsri_space_slot(struct tsr_cache *c, const uint8_t fingerprint
 TSR_MUST int tsri_room_take(struct tsr_cache *c, const struct tsri_shape *s, uint32_t n_tokens,
                             uint32_t extra_bytes, uint32_t *meta);
 void tsri_room_give(struct tsr_cache *c, uint32_t meta);
-/* Sees to it that an entry can be had; TSR_EFULL. Under lock. */
+/* Makes sure that tsri_entry_alloc() can give an entry; TSR_EFULL. Under lock. */
 TSR_MUST int tsri_room_id(struct tsr_cache *c);
 int tsri_room_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *keys,
                     uint32_t keys_max);

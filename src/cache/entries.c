@@ -252,7 +252,7 @@ uint32_t tsri_entry_live(struct tsr_cache *c, struct tsri_key key)
 
 /* ---- death ---- */
 
-/* Out of every structure; memory goes when nobody has it pinned. */
+/* Out of every structure; memory is freed when no pin is left. */
 static void bury(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
 {
     struct tsri_entry *e = entry(c, id);

@@ -122,7 +122,7 @@ enum tsri_state tsri_pin(struct tsr_cache *c, uint32_t id);
 enum tsri_state tsri_pin_handle(struct tsr_cache *c, uint64_t handle, uint32_t *id);
 /* By a match, which may come from anywhere: the one way from a match to its entry. FREE when it is
  * not of this life of this cache. An entry that was dropped while others have it pinned can still
- * be had as HOST, when it is in memory. */
+ * be pinned as HOST, if it is in memory. */
 enum tsri_state tsri_pin_match(struct tsr_cache *c, const struct tsr_match *m, uint32_t *id);
 void tsri_unpin(struct tsr_cache *c, uint32_t id);
 /* Under lock from here on. */

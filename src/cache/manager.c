@@ -231,7 +231,7 @@ static void judge_chain(struct tsri_key *links, uint32_t id)
 
 /* Chains can be tied only when all entries are known. A block is of no use now when one before it
  * is not there, but that one may be back at the next open: both are left to the tier. Only what no
- * later open can use is dropped: what stands behind itself or behind an entry that is no block,
+ * later open can use is dropped: what follows itself or an entry that is no block,
  * which is nothing that this library has written. Returns how many were left. */
 static uint32_t tie_chains(struct tsr_cache *c, struct tsri_key *links)
 {

@@ -153,7 +153,7 @@ struct tsri_loader {
     struct tsr_client *client;
     struct tsr_load_desc *loads;
     uint32_t n;
-    /* (optional) layer l of every range that can be had is in place */
+    /* (optional) layer l of every range that can be loaded is in place */
     void (*layer_done)(struct tsri_loader *loader, uint32_t layer);
     void *arg;
 };

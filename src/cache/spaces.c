@@ -1,7 +1,7 @@
 /* spaces.c - the spaces a cache knows. A slot is found by its fingerprint and stays as long as
  * somebody has it open or entries name it by number; opening the same description again then gives
  * the same slot. A slot that is neither is used again when all others are taken, and when there is
- * none of these, the entries of the space that nobody has had open for longest go: tenants come and
+ * none of these, the entries of the space that was closed longest ago go: tenants come and
  * go, and a new one is worth more than what an old one has left. */
 #include "cache/backend.h"
 #include "cache/manager.h"
@@ -90,7 +90,7 @@ static bool walk_entries(struct tsr_cache *c, const struct victim *v, bool drop)
     return idle;
 }
 
-/* Sets *any when there is a space that nobody has open. */
+/* Sets *any if there is a space that is not open. */
 static bool take_over(struct tsr_cache *c, bool *any)
 {
     struct victim v = {NULL, 0};

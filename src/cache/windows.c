@@ -9,14 +9,14 @@
  * A window may stand in either of two buckets, its home and a neighbour of the same group of 16,
  * and takes the emptier. A bucket is a cache line of eight slots (id, place in the entry, what fits
  * of the hash) and, in front of the table, a word of the filter with two bits for each window at
- * home there. So asking for a window that nobody has touches one word; the filter is 1/9 of the
+ * home there. So asking for a window that no entry has touches one word; the filter is 1/9 of the
  * table and stays in the cache of a core when the rest cannot. Two thirds of the slots are as many
  * windows as were asked for, 13.5 bytes each: fuller groups would overflow before the table is
  * full.
  *
  * Nothing is unregistered. When both buckets are full, a slot whose entry is gone is reused, then
  * one whose entry is in a lower tier only (it registers again when it comes back), then the oldest;
- * the filter's word is then made anew from the slots.
+ * the filter's word is then rebuilt from the slots.
  *
  * Threads: one writer, under cache->lock; readers take no lock and see a slot or do not. */
 #include "cache/core.h"

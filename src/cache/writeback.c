@@ -246,7 +246,7 @@ struct leaving {
     uint8_t others; /* of those, all but the one it would leave */
 };
 
-/* A tier that survives a restart gives up chains from their ends: what stands behind a block that
+/* A tier that survives a restart gives up chains from their ends: what follows a block that
  * is gone is worth nothing to the next run, whatever host memory has of it now. */
 static int may_leave(void *arg, uint32_t id)
 {

@@ -4,7 +4,7 @@
  * eight sums to the integer units: 1.6x as fast on a Neoverse-N1.
  *
  * The input is read in stripes of 64 bytes, each against a window of the secret that moves on by 8
- * bytes. After 16 stripes, a block of 1024 bytes, the window begins anew and the sums are scrambled.
+ * bytes. After 16 stripes, a block of 1024 bytes, the window starts over and the sums are scrambled.
  * The last stripe ends where the input ends. */
 #include "chunk/chunk.h"
 

@@ -1,6 +1,6 @@
-/* ask_folders.c - folders of documents that questions are asked about. Their text is kept as passages in
- * a database beside the store. A folder that is small enough goes into the prompt whole; of a larger
- * one the passages that the question is about. */
+/* ask_folders.c - folders of documents that questions are asked about. Their text is kept as
+ * passages in a database beside the store. A folder that is small enough goes into the prompt
+ * whole; of a larger one the passages that the question is about. */
 #include "cli/ask.h"
 
 #include <stdlib.h>

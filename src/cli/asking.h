@@ -42,7 +42,7 @@ struct tsri_decode {
 
 int tsri_told_init(struct tsri_told *a, uint32_t n_max);
 void tsri_told_fini(struct tsri_told *a);
-/* The KV of all tokens but the last is then behind the prompt in the session. */
+/* The KV of all tokens but the last is then after the prompt in the session. */
 int tsri_told_decode(struct tsri_told *a, const struct tsri_decode *d);
 
 /* ---- the command ---- */

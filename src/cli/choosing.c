@@ -1,6 +1,6 @@
-/* choosing.c - what of the documents a prompt has. Files that were named are in it. Folders are in it
- * whole while they are small: then nothing is left out, and every question finds the same KV. Of
- * larger folders each question gets the passages that it is about. */
+/* choosing.c - which parts of the documents a prompt has. Files that were named are in it. Folders
+ * are in it whole while they are small: then nothing is left out, and every question finds the same
+ * KV. Of larger folders each question gets the passages that it is about. */
 #include "cli/asking.h"
 
 #include <stdlib.h>

@@ -175,7 +175,7 @@ void tsri_check_device(const char *name, const struct tsri_options *o, struct ts
 
 /* ---- libraries.c: what a build or a machine may lack; a version or a path, or false and why ---- */
 
-/* NULL behind the last one. */
+/* NULL after the last one. */
 const char *tsri_library_name(uint32_t i);
 bool tsri_library_find(uint32_t i, char *text, size_t bytes);
 /* The model and the store of `tessera ask`; config NULL: the configuration is wrong. */

@@ -10,7 +10,7 @@
 #define MATCHES_MAX 65536u
 
 /* An entry that was made of a document: a whole one, or a prefix block of it. The entries of a
- * store are numbered behind the documents. */
+ * store are numbered after the documents. */
 struct span_source {
     uint64_t entry;
     uint32_t document, offset;

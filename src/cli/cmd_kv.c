@@ -217,7 +217,7 @@ static void fini(struct kv *k)
     free(k->matches);
 }
 
-/* With a KV file behind the prompt's: n_files 2. */
+/* With a KV file after the prompt's: n_files 2. */
 static int begin(struct kv *k, struct tsri_cli *cli, int n_files, bool reads)
 {
     *k = (struct kv){.cli = cli};

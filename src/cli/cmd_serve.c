@@ -220,7 +220,7 @@ static void open_browser(struct tsri_serving *v)
     if (!getenv("DISPLAY") && !getenv("WAYLAND_DISPLAY")) return;
     if (!v->page_path[0]) return;
     char *arguments[] = {(char *)(uintptr_t) "xdg-open", v->page_path, NULL};
-    pid_t child; /* nobody waits for it */
+    pid_t child; /* not waited for */
     (void)!posix_spawnp(&child, "xdg-open", NULL, NULL, arguments, environ);
 }
 

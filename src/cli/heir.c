@@ -21,7 +21,7 @@ struct tsri_heir {
     bool stops, serves;
 };
 
-/* A connection that nobody uses does not notice its end: so it is used. */
+/* An idle connection does not notice its end: so it is used. */
 static bool is_served(const struct tsri_heir *h)
 {
     struct tsr_stats stats = {.size = sizeof stats};

@@ -1,6 +1,6 @@
-/* json.c - JSON files, whole or line by line. jansson does the parsing; this file bounds what is given to it
- * and names the place of a mistake. A document in memory takes up to 30 times its bytes (a list of numbers of one
- * digit), so the limits are those of memory too. */
+/* json.c - JSON files, whole or line by line. jansson does the parsing; this file bounds what is
+ * given to it and names the place of a mistake. A document in memory takes up to 30 times its bytes
+ * (a list of numbers of one digit), so the limits are those of memory too. */
 #include "cli/json.h"
 
 #include <errno.h>
@@ -37,7 +37,8 @@ const char *tsri_json_unknown(const json_t *object, const char *const *names, si
 
 /* ---- files ---- */
 
-/* Adds what follows in the file up to and with the byte `end` (EOF: all); how much there is then, or an error. */
+/* Adds what follows in the file up to and with the byte `end` (EOF: all); how much there is then,
+ * or an error. */
 static int64_t take(struct tsri_json_lines *l, int end)
 {
     size_t n = 0;

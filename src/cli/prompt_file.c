@@ -8,8 +8,8 @@
  * space before it, or any other character alone; its number is a hash of its bytes. A model's
  * tokenizer cuts differently, so a prompt whose exact matches count is given as its tokens.
  *
- * Everything is bounded, so that any file is safe to name. Errors name the file, and the line and column or the
- * member. */
+ * Everything is bounded, so that any file is safe to name. Errors name the file, and the line and
+ * column or the member. */
 #include "cli/prompt_file.h"
 
 #include "cli/json.h"

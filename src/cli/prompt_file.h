@@ -19,7 +19,7 @@ struct tsri_prompt_text {
     size_t n_bytes, bytes_room;
 };
 struct tsri_prompt_document {
-    struct tsri_prompt_text text, behind; /* behind: the system prompt it was computed behind */
+    struct tsri_prompt_text text, behind; /* behind: the system prompt it was computed after */
     bool prefix;                          /* stored as prefix blocks, not as a segment */
 };
 struct tsri_prompt_file {

@@ -2,7 +2,7 @@
  * sample of that as numbers, and a report of two samples for a terminal or as JSON.
  *
  * Threads: one.
- * Memory:  a sample has no pointers; a source is closed by who has opened it.
+ * Memory:  a sample has no pointers; the caller that opens a source closes it.
  * Errors:  enum tsr_err with a message; nothing here prints but what writes to a FILE.
  */
 #ifndef TSRI_CLI_TOP_H

@@ -231,7 +231,7 @@ static const char *below_home(const struct tsri_option *o, const char *value, ch
 }
 
 /* LMCache's users write its keys as lmcache.KEY in an engine's configuration. Like its variables, one
- * that nobody knows is ignored: a new LMCache must not keep us from starting. */
+ * that we do not know is ignored: a new LMCache must not keep us from starting. */
 const char *tsri_config_bare_key(const char *key)
 {
     static const char theirs[] = "lmcache.";

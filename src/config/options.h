@@ -60,7 +60,8 @@ struct tsri_list {
                                     N(DISK_WRITE_NONE, "none")
 #define TSRI_ENUM_s3_path_style(N)  N(S3_PATH_STYLE_AUTO, "auto") N(S3_PATH_STYLE_YES, "yes") \
                                     N(S3_PATH_STYLE_NO, "no")
-/* disk2_*, redis_*, s3_* and attached_* have the names of disk_*, and every *_policy those of policy (option.c). */
+/* disk2_*, redis_*, s3_* and attached_* have the names of disk_*, and every *_policy those of
+ * policy (option.c). */
 
 /* ---- the options ---- */
 

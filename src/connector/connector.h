@@ -1,7 +1,8 @@
 /* connector.h - the two halves of a connector inside: what they agree on (terms.c), the bytes
  * between them (meta.c), what the scheduler half knows of each request (request.c), what it may
- * save (boundary.c, saves.c), load (hits.c), wait for (waits.c) and must forget (resets.c), the engine's memory (kvmem.c), and what the worker
- * half does in the background (jobs.c, fetching.c, keeping.c).
+ * save (boundary.c, saves.c), load (hits.c), wait for (waits.c) and must forget (resets.c), the
+ * engine's memory (kvmem.c), and what the worker half does in the background (jobs.c, fetching.c,
+ * keeping.c).
  *
  * The scheduler half is all bookkeeping: one thread, no locks, and nothing in it knows where KV
  * stands but for block numbers that it passes on. The worker half has no state of requests: a job
@@ -193,7 +194,7 @@ void tsri_meta_read_load_report(struct tsri_order_reader *r, struct tsri_load_re
 
 enum tsri_load_state {
     TSRI_LOAD_NONE,
-    TSRI_LOAD_FOUND, /* leased; nobody has asked for it yet */
+    TSRI_LOAD_FOUND, /* leased; not asked for yet */
     TSRI_LOAD_READY, /* goes out with the next step */
     TSRI_LOAD_SENT   /* the workers have it */
 };
@@ -329,7 +330,7 @@ void tsri_hits_drop(struct tsr_scheduler *s, struct tsri_req *r);
 /* saves.c */
 TSR_MUST int tsri_saves_init(struct tsr_scheduler *s);
 void tsri_saves_fini(struct tsr_scheduler *s);
-/* Orders saves of whole chunks up to `boundary` that nobody has. first_kept: tokens before it may
+/* Orders saves of whole chunks up to `boundary` that are not stored. first_kept: tokens before it may
  * have lost their blocks in windowed groups. */
 void tsri_saves_plan(struct tsr_scheduler *s, struct tsri_req *r, uint32_t boundary,
                      uint32_t first_kept);

@@ -7,7 +7,7 @@
  * Rows that cannot go straight go through staging memory: their pages are not page-locked yet, or
  * the cache has no device.
  *
- * The first chunk that cannot be had ends the load: what stands behind it would be recomputed
+ * The first chunk that cannot be loaded ends the load: what follows it would be recomputed
  * anyway. */
 #include "connector/connector.h"
 #include "deliver/steps.h"

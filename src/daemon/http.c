@@ -1,6 +1,7 @@
 /* http.c - the server for browsers and Prometheus: /metrics, /healthz, /api/stats, and the page
- * that shows them, with a dashboard and alert rules to download. Read-only: there is nothing here that changes anything, and what is served are
- * numbers and names of models and tenants, never tokens or KV.
+ * that shows them, with a dashboard and alert rules to download. Read-only: there is nothing here
+ * that changes anything, and what is served are numbers and names of models and tenants, never
+ * tokens or KV.
  *
  * libmicrohttpd runs it in one thread of its own; every answer is made whole before it is sent. A
  * client that sends its request drop by drop, or does not read the answer, keeps a connection as

@@ -193,7 +193,7 @@ bool tsri_delivery_reaches(const struct tsr_delivery *d, const struct tsri_sourc
     return !(tsri_device_caps(d->device) & TSR_DEVICE_NEEDS_LOCK) || tsri_source_is_locked(r);
 }
 
-/* Of everything that can be had; returns whether something must turn. */
+/* Of everything that can be loaded; returns whether something must turn. */
 static bool make_runs(struct tsr_delivery *d, struct tsr_delivery_range *ranges, uint32_t freq_set)
 {
     bool turns = false;

@@ -6,7 +6,7 @@
  *
  * Threads: those of the delivery, one at a time.
  * Memory:  ranges and prompts are the caller's until the start has returned.
- * Errors:  a range that cannot be had has its reason in range->result.
+ * Errors:  a range that cannot be delivered has its reason in range->result.
  */
 #ifndef TSRI_DELIVER_H
 #define TSRI_DELIVER_H

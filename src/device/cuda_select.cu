@@ -19,7 +19,7 @@ static __device__ uint32_t key_of(float f)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Sums over the block; every thread gets how much stands before it. total may be NULL. */
+/* Sums over the block; every thread gets the sum of those before it. total may be NULL. */
 static __device__ uint32_t scan(uint32_t mine, uint32_t *sums, uint32_t *total)
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, v = mine;

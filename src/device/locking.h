@@ -16,7 +16,8 @@
 #include "device/device.h"
 
 /* Pieces begin at multiples of this in the mapping. A device may refuse a copy that is not wholly
- * in one piece; one that does not cross such a multiple is. The pool of a cache begins at such an address. */
+ * in one piece; one that does not cross such a multiple is. The pool of a cache begins at such an
+ * address. */
 #define TSRI_LOCKING_ALIGN ((size_t)2 << 20)
 
 struct tsri_locking;

@@ -66,7 +66,7 @@ void tsri_checkpoint_put_words(uint8_t *buf, const struct tsri_checkpoint *c, ui
     memcpy(at, words, (size_t)n * WORD_BYTES);
 }
 
-/* All that stands before is a multiple of their size. */
+/* Everything before them is a multiple of their size. */
 const uint64_t *tsri_checkpoint_words(const uint8_t *buf, const struct tsri_checkpoint *c)
 {
     return (const uint64_t *)(const void *)(buf + entry_at(c->n_segments, c->n_entries));

@@ -45,7 +45,7 @@ int tsri_disk_bury(struct tsri_disk *d)
     return err ? err : tsri_tombs_flush(d, d->upkeep_lane, prune_tombs(d, n));
 }
 
-/* Room for n more, if that can be had: without it the checkpoint must tell. */
+/* Room for n more, if there is memory: without it the checkpoint must tell. */
 static int bury_if_many(struct tsri_disk *d, uint32_t n)
 {
     pthread_mutex_lock(&d->lock);
@@ -546,7 +546,7 @@ static int write_checkpoint(struct tsri_disk *d, const uint8_t *buf, size_t byte
 }
 
 /* The bytes are made first and everything they speak of is synced then: what is put after that
- * moment stands behind `covered` and is walked over, so a record that it replaces is not forgotten
+ * moment is after `covered` and is walked over, so a record that it replaces is not forgotten
  * before it is safe itself. And segments that were removed must be gone for good before a
  * checkpoint covers the tombstones that speak of them: one that came back would be walked, and its
  * dropped entries with it. */

@@ -475,7 +475,7 @@ TSR_MUST int tsri_disk_sync_names(struct tsri_disk *d);
 TSR_MUST int tsri_lane_move(struct tsri_disk *d, struct tsri_disk_lane *lane,
                             const struct tsri_segment *s, bool write, void *buf, size_t bytes,
                             uint64_t offset);
-/* The next record at or behind `at`, looked for in every page: for what stands behind a damaged
+/* The next record at or behind `at`, looked for in every page: for what follows a damaged
  * one. *found is UINT64_MAX when there is none. Returns an errno. The file is open. */
 TSR_MUST int tsri_segment_search(struct tsri_disk *d, struct tsri_disk_lane *lane,
                                  const struct tsri_segment *s, uint64_t at, uint64_t *found);

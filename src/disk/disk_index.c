@@ -152,7 +152,7 @@ void tsri_disk_index_remove(struct tsri_disk_index *x, uint32_t slot)
     uint32_t hole = home_of(x, &s->head.key);
     while (x->table[hole].slot != slot)
         hole = (hole + 1) & x->mask;
-    /* Pull back what stands behind the hole and belongs before it, so that no search ends early. */
+    /* Pull back what is after the hole and belongs before it, so that no search ends early. */
     for (uint32_t at = (hole + 1) & x->mask; x->table[at].slot != TSRI_NO_SLOT;
          at = (at + 1) & x->mask) {
         uint32_t home = home_of(x, &tsri_disk_index_at(x, x->table[at].slot)->head.key);

@@ -1,8 +1,9 @@
 /* disk_windows.c - what lets the text of an entry be found at any offset before it is read: the
  * hashes of its windows and shingles (chunk/window.c), kept beside the index and in the checkpoint:
- * 8 bytes for every 32 tokens, and 4 for every 12. They follow from tokens and extra, which an entry has for life: they are learnt
- * when it is put or read, and of an entry that open finds by walking, as far as its first page
- * goes. They are hints: who has none is found by its key alone. */
+ * 8 bytes for every 32 tokens, and 4 for every 12. They follow from tokens and extra, which an
+ * entry has for life: they are learnt when it is put or read, and of an entry that open finds by
+ * walking, as far as its first page goes. They are hints: who has none is found by its key
+ * alone. */
 #include "disk/disk.h"
 
 static bool is_bulk(const struct tsri_disk_index *x, const uint64_t *words)

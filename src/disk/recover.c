@@ -486,7 +486,7 @@ static bool walk_on(struct recovery *r, struct tsri_segment *s, struct tsri_disk
     struct tsri_record record;
     const uint8_t *page = p->bounce.data;
     if (p->req.error && p->req.error != ENODATA) {
-        /* What stands behind may be good: the segment is kept as it is for the next open. */
+        /* What follows may be good: the segment is kept as it is for the next open. */
         s->unread = true;
         tsri_disk_fail(r->d, p->req.error, "cannot read", "a segment");
         tsri_log(TSR_LOG_WARN, "disk: %s: cannot read segment %llx at %llu: %s", r->d->path,

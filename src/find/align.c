@@ -158,7 +158,7 @@ INLINE bool go_on(const struct align_side *s, enum direction way, struct leg *le
 
 /* Whether a leg can lead anywhere. Until its first pair of equal tokens it only gets worse, and is
  * given up after a few edits: the pair stands among as many tokens of either text. Most texts that
- * stop being alike have none there, and that is seen much sooner than the leg would end. */
+ * stop being alike have none there, and that is seen long before the leg would end. */
 INLINE bool may_go_on(const struct align_side *s, enum direction way)
 {
     const int32_t cost = 2 * s->x->edit_cost;

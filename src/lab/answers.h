@@ -38,8 +38,8 @@ struct tsri_methods {
     struct tsri_method items[TSRI_METHODS_MAX];
     uint32_t n;
 };
-/* "prefill,reuse,cacheblend,tessera,tessera@0.05,rounds@0.05"; prefill comes first, named or not. An error of the
- * library. */
+/* "prefill,reuse,cacheblend,tessera,tessera@0.05,rounds@0.05"; prefill comes first, named or not.
+ * An error of the library. */
 int tsri_methods_parse(struct tsri_methods *m, const char *list);
 
 /* ---- respond.c: one question by all methods ---- */

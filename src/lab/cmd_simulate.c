@@ -1,5 +1,6 @@
-/* cmd_simulate.c - `tessera-lab simulate`: a fleet of thousands of engines over an access trace, without
- * their machines (simulate.c). Reads the flags, measures the index and prints what was found. */
+/* cmd_simulate.c - `tessera-lab simulate`: a fleet of thousands of engines over an access trace,
+ * without their machines (simulate.c). Reads the flags, measures the index and prints what was
+ * found. */
 #include "lab/simulate.h"
 
 #include <math.h>

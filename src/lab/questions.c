@@ -4,8 +4,8 @@
  * ["..."]}
  *
  * and optionally "system", and "plain": true for texts that are the whole prompt, one after
- * another, without a chat template (then "system" is needed). Unknown members are refused: a misspelt one
- * would be ignored. */
+ * another, without a chat template (then "system" is needed). Unknown members are refused: a
+ * misspelt one would be ignored. */
 #include "cli/json.h"
 #include "lab/quality.h"
 

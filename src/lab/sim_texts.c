@@ -1,6 +1,7 @@
-/* sim_texts.c - the text of a simulation by number. Caches and servers name an entry by that number:
- * 4 bytes instead of a key, for each of ten thousand caches. Text that nobody has any more is forgotten
- * and its number given again, or half an hour of a large fleet would not fit into memory. */
+/* sim_texts.c - the text of a simulation by number. Caches and servers name an entry by that
+ * number: 4 bytes instead of a key, for each of ten thousand caches. Text that no cache has any
+ * more is forgotten and its number given again, or half an hour of a large fleet would not fit into
+ * memory. */
 #include "lab/simulate.h"
 
 #include <stdlib.h>

@@ -4,8 +4,9 @@
  *   {"hash_ids":[id,...],"input_length":n}      blocks of 512 tokens of one text, the last
  *                                               one short
  *
- * A "timestamp" in milliseconds says when the request came. Other members are passed over. Ids are below 2^63, as far as jansson's integers go. Lines, nesting (cli/json.h)
- * and counts are bounded, so that any file is safe to name. */
+ * A "timestamp" in milliseconds says when the request came. Other members are passed over. Ids are
+ * below 2^63, as far as jansson's integers go. Lines, nesting (cli/json.h) and counts are bounded,
+ * so that any file is safe to name. */
 #include "cli/json.h"
 #include "lab/lab.h"
 

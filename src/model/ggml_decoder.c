@@ -1,6 +1,7 @@
-/* ggml_decoder.c - the next token of several sessions. Decoding reads all weights for one row; here they
- * are read once for all rows, and only attention goes session by session. All layers are one graph,
- * which is kept until another set of sessions comes or one of them has grown by TSRI_KV_STEP keys.
+/* ggml_decoder.c - the next token of several sessions. Decoding reads all weights for one row; here
+ * they are read once for all rows, and only attention goes session by session. All layers are one
+ * graph, which is kept until another set of sessions comes or one of them has grown by TSRI_KV_STEP
+ * keys.
  *
  * With TSR_DECODER_ALIKE a row has the bits that it has alone. Filling up to the kernels for many rows
  * would do that too, but takes three times as long for one row. Instead, matrices are multiplied with

@@ -212,7 +212,7 @@ struct tsri_row_batch {
     uint32_t n_padded; /* rows of the mask and of Q in attention: see TSRI_TILE_ROWS */
     uint32_t n_wide;   /* rows that matrices are multiplied with: see tsri_rows_wide() */
     uint32_t kv_first, n_kv;
-    size_t mask_at; /* in elements, or TSRI_MASK_NONE: made anew for each layer */
+    size_t mask_at; /* in elements, or TSRI_MASK_NONE: made again for each layer */
 };
 #define TSRI_MASK_NONE SIZE_MAX
 
@@ -385,7 +385,7 @@ struct tsr_executor_session {
     uint32_t batch_at; /* the next batch of the layer */
 };
 
-/* A graph of all layers for one row of each of several sessions. It is built anew when the sessions
+/* A graph of all layers for one row of each of several sessions. It is rebuilt when the sessions
  * change, or one of them needs more keys (TSRI_KV_STEP). */
 struct tsri_decoder_shape {
     uint64_t session; /* its id */
@@ -476,8 +476,8 @@ struct tsri_attention {
 bool tsri_attention_can(const struct ggml_tensor *kv, uint32_t head_dim);
 /* Whether there is one on tiles of bf16 too. */
 bool tsri_attention_tiles_can(const struct ggml_tensor *kv, uint32_t head_dim);
-/* With the bits of ggml's tiles of TSRI_TILE_ROWS rows, unless a->tiles; those of a row depend neither on the number of
- * rows nor on that of threads. */
+/* With the bits of ggml's tiles of TSRI_TILE_ROWS rows, unless a->tiles; those of a row depend
+ * neither on the number of rows nor on that of threads. */
 struct ggml_tensor *tsri_attention(struct ggml_context *ctx, const struct tsri_attention *a);
 
 /* ---- graphs ---- */

@@ -89,7 +89,7 @@ bool tsri_blocks_fit(enum ggml_type type, int64_t n_in);
 size_t tsri_narrow_bytes(int64_t n); /* of a row of n floats, as the product wants it */
 void tsri_narrow(struct ggml_tensor *dst, int ith, int nth, void *unused);
 void tsri_multiply_blocks(struct ggml_tensor *dst, int ith, int nth, void *unused);
-/* multiply_k_x86.c: Q6_K */
+/* multiply_k_x86.c: Q4_K and Q6_K */
 void tsri_multiply_k(struct ggml_tensor *dst, int ith, int nth, void *unused);
 /* multiply_tiles_x86.c; the product has the rows of whole tiles */
 size_t tsri_tiles_bytes(int64_t n_in, int64_t n_rows);

@@ -1,4 +1,5 @@
-/* wide_x86.h - what kernels on registers of 512 bits have in common. Included by those of src/model alone. */
+/* wide_x86.h - what kernels on registers of 512 bits have in common. Included by those of src/model
+ * alone. */
 #ifndef TSRI_WIDE_X86_H
 #define TSRI_WIDE_X86_H
 

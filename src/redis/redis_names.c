@@ -123,7 +123,7 @@ bool tsri_redis_address(const char *list, uint32_t i, char out[TSRI_REDIS_ADDRES
     char text[TSRI_REDIS_ADDRESS_BYTES], host[TSRI_REDIS_ADDRESS_BYTES];
     int port;
     *err = TSR_ECONFIG;
-    /* What stands before an @ may be a password: such a thing is not repeated in a message. */
+    /* What comes before an @ may be a password, and is not repeated in a message. */
     if (memchr(list, '@', n))
         return tsri_fail(
                    TSR_ECONFIG,

@@ -263,7 +263,7 @@ static bool parse_number(const char *text, int64_t *out)
 static int take_line(struct tsri_resp *c, const char *line, size_t bytes)
 {
     struct tsri_resp_req *req = c->first;
-    if (!req || req == c->send || bytes == 0) return TSR_EIO; /* nobody has asked */
+    if (!req || req == c->send || bytes == 0) return TSR_EIO; /* not asked for */
     char text[sizeof req->text];
     size_t n = bytes - 1 < sizeof text - 1 ? bytes - 1 : sizeof text - 1;
     memcpy(text, line + 1, n);

@@ -115,8 +115,8 @@ typedef void (*tsri_s3_object_fn)(void *arg, const char *name, uint64_t bytes);
  * token: of the next page, "" when this is the last. How many objects, or TSR_ECORRUPT. */
 TSR_MUST int tsri_s3_read_list(const struct tsri_s3_expat *expat, const char *text, size_t bytes,
                                tsri_s3_object_fn fn, void *arg, char token[TSRI_S3_TOKEN_BYTES]);
-/* The text of the first element of that name; false when there is none before the text ends or is no XML, it
- * holds other elements, or does not fit. */
+/* The text of the first element of that name; false when there is none before the text ends or is
+ * no XML, it holds other elements, or does not fit. */
 bool tsri_s3_element(const struct tsri_s3_expat *expat, const char *text, size_t bytes,
                      const char *name, char *out, size_t out_bytes);
 /* "bytes 0-9/100"; false for anything else. end is behind the last byte. */
@@ -225,7 +225,7 @@ void tsri_s3_index_add(struct tsri_s3_index *x, const struct tsr_key *key, const
 void tsri_s3_index_remove(struct tsri_s3_index *x, const struct tsr_key *key,
                           const uint8_t space[16]);
 bool tsri_s3_index_has(struct tsri_s3_index *x, const struct tsr_key *key, const uint8_t space[16]);
-/* A listing of everything begins; it has ended, complete: what it did not name and nobody has added
+/* A listing of everything begins; it has ended, complete: what it did not name and was not added
  * since it began is gone. */
 void tsri_s3_index_begin(struct tsri_s3_index *x);
 void tsri_s3_index_end(struct tsri_s3_index *x);

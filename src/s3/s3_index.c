@@ -78,7 +78,7 @@ void tsri_s3_index_add(struct tsri_s3_index *x, const struct tsr_key *key, const
     pthread_mutex_unlock(&x->lock);
 }
 
-/* Takes one out and moves up what stands behind it, so that no search ends too early. */
+/* Takes one out and moves up what follows it, so that no search ends too early. */
 static void take_out(struct tsri_s3_index *x, struct tsri_s3_known *k)
 {
     uint64_t hole = (uint64_t)(k - x->table), i = hole;

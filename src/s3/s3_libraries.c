@@ -1,6 +1,6 @@
-/* s3_libraries.c - libcurl and expat, loaded when an s3 tier is opened: libcurl brings some thirty libraries along
- * (TLS, LDAP, Kerberos, SSH), and most caches have no bucket. Compiled against their headers, so the types are
- * their own. */
+/* s3_libraries.c - libcurl and expat, loaded when an s3 tier is opened: libcurl brings some thirty
+ * libraries along (TLS, LDAP, Kerberos, SSH), and most caches have no bucket. Compiled against
+ * their headers, so the types are their own. */
 #include "s3/s3.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,8 @@ static int find_functions(void *table, const struct function *functions, size_t 
     return 0;
 }
 
-/* NULL with a message. Libraries for TLS leave functions to be called at exit: once loaded they stay. */
+/* NULL with a message. Libraries for TLS leave functions to be called at exit: once loaded they
+ * stay. */
 static void *open_library(const char *name, const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

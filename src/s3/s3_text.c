@@ -1,7 +1,8 @@
 /* s3_text.c - what an S3 server writes: pages of a list, elements of a short answer, and the
- * Content-Range line. All of it comes from outside. expat reads the XML; we keep the text of one element
- * at a time, in a buffer of fixed size, and give up at a document type (servers send none, and entities of its
- * own are trouble) or deep nesting. What is not understood is an error or passed over, never guessed. */
+ * Content-Range line. All of it comes from outside. expat reads the XML; we keep the text of one
+ * element at a time, in a buffer of fixed size, and give up at a document type (servers send none,
+ * and entities of its own are trouble) or deep nesting. What is not understood is an error or
+ * passed over, never guessed. */
 #include "s3/s3.h"
 
 #include <stdlib.h>
@@ -10,8 +11,8 @@
 
 /* ---- XML ---- */
 
-/* One pass over a document. `ended` is called at the end of each element: `text` is what it held, without the space
- * around, or NULL when there were elements in it or it is too long. */
+/* One pass over a document. `ended` is called at the end of each element: `text` is what it held,
+ * without the space around, or NULL when there were elements in it or it is too long. */
 struct xml_walk {
     const struct tsri_s3_expat *expat;
     XML_Parser parser;

@@ -18,7 +18,8 @@
 #define HELD_MAX 16
 
 /* What pages call their encoding, and what iconv calls it; browsers too take Latin-1 for Windows's.
- * None that shifts between sets: no page needs them, and they were never iconv's best parts. */
+ * Encodings that shift between character sets are left out: pages do not need them, and iconv is at
+ * its weakest there. */
 static const struct {
     const char *name, *iconv;
 } encodings[] = {

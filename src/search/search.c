@@ -14,7 +14,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Of tables, words and cuts together: another version begins anew. */
+/* Of tables, words and cuts together: another version starts over. */
 #define VERSION 1
 #define BUSY_MS 20000
 

@@ -260,7 +260,7 @@ static bool read_content(struct tsri_api_request *q, struct content *c, struct t
 
 /* ---- separators ---- */
 
-/* What stands before the documents, where it cannot be the system prompt: before the question. */
+/* What comes before the documents and cannot be the system prompt goes before the question. */
 static bool join_question(struct tsri_api_request *q, struct tsri_message *m, const char *before,
                           size_t bytes, struct tsri_refusal *no)
 {

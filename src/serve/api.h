@@ -16,7 +16,7 @@
 #define TSRI_API_MESSAGES_MAX 1024u
 #define TSRI_API_STOPS_MAX 16u
 #define TSRI_API_STOP_BYTES_MAX 256u
-#define TSRI_API_NAME_BYTES_MAX 1024u /* of a document: it stands before every piece of it */
+#define TSRI_API_NAME_BYTES_MAX 1024u /* of a document: it is put before every piece of it */
 #define TSRI_API_VALUES_MAX \
     (256u << 10) /* of JSON in a body: each one costs far more than its bytes */
 #define TSRI_API_TOP_MAX TSRI_ENGINE_TOP_MAX
@@ -70,7 +70,7 @@ struct tsri_api_request {
 };
 
 /* Where separator is not "", a text of the user that has it is cut as tsr_text_split() does: what
- * stands before the documents is the system prompt, or belongs to the question if there is one. */
+ * comes before the documents is the system prompt, or belongs to the question if there is one. */
 TSR_MUST bool tsri_api_parse(struct tsri_api_request *q, enum tsri_api api, const char *body,
                              size_t bytes, const char *separator, struct tsri_refusal *no);
 void tsri_api_fini(struct tsri_api_request *q);

@@ -165,7 +165,7 @@ int tsri_engine_submit(struct tsri_engine *e, const struct tsri_job_desc *desc, 
 
 void tsri_engine_cancel(struct tsri_engine *e, uint64_t job)
 {
-    if (!job) return; /* of tasks that nobody has asked for */
+    if (!job) return; /* of tasks that no client asked for */
     pthread_mutex_lock(&e->lock);
     struct tsri_task *t = find(&e->queue, job);
     if (!t) t = find(&e->learning, job);
@@ -217,7 +217,7 @@ static bool admit_one(struct tsri_engine *e)
         return true;
     }
     if (!t || !e->learner || !e->learner->session) return false;
-    tsri_reading_stop(e, e->learner); /* begins its segment anew later */
+    tsri_reading_stop(e, e->learner); /* starts its segment again later */
     return true;
 }
 

@@ -62,7 +62,7 @@ static void unlist(struct tsri_flow *f)
     s->n_flows--;
 }
 
-/* With the lock held: takes it from the list if nobody has it any more. */
+/* With the lock held: takes it from the list if it is not used any more. */
 static bool is_last(struct tsri_flow *f)
 {
     if (f->engine_has || f->connection) return false;

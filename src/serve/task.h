@@ -53,7 +53,7 @@ TSR_MUST int tsri_session_pool_init(struct tsri_session_pool *p, struct tsr_mode
 void tsri_session_pool_fini(struct tsri_session_pool *p);
 /* The slots of a session that has at least n. */
 uint32_t tsri_session_pool_round(const struct tsri_session_pool *p, uint32_t n);
-/* Whether a session of n slots can be had now. */
+/* Whether there is a session of n slots now. */
 bool tsri_session_pool_fits(const struct tsri_session_pool *p, uint32_t n);
 /* A spare one that is large enough, or a new one; spare ones are closed for it where they must be.
  * TSR_EAGAIN if it does not fit. */

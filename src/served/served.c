@@ -552,7 +552,7 @@ static int served_evict(struct tsr_cache *c, size_t free_bytes, struct tsr_key *
 void tsri_served_stored(struct tsri_served *r, uint64_t life)
 {
     pthread_mutex_lock(&r->lock);
-    /* A server that is gone took with it what nobody has flushed. How much is not known: one. */
+    /* A server that is gone took with it what was not flushed. How much is not known: one. */
     if (r->stored_life && r->stored_life != life) tsri_losses_add(&r->c->losses, 1);
     r->stored_life = life;
     r->n_stores++;

@@ -268,7 +268,7 @@ struct tsri_wire_lent {
 struct tsri_wire_entry {
     uint64_t entry;
     uint8_t key[16], space[16];
-    uint64_t bytes; /* of KV; 0: nobody has said how large a token is */
+    uint64_t bytes; /* of KV; 0: the size of a token is not known */
     uint32_t n_tokens, pins;
     uint16_t user_pins;
     uint8_t kind, tiers;
@@ -280,7 +280,7 @@ struct tsri_wire_entry {
 struct tsri_wire_space_row {
     uint8_t fingerprint[16];
     char model[64];       /* its beginning; zeros behind it */
-    uint64_t token_bytes; /* of KV; 0: seen in a tier only, nobody has opened it yet */
+    uint64_t token_bytes; /* of KV; 0: seen in a tier only, not opened yet */
     uint32_t refs, entries;
 };
 
