@@ -144,7 +144,7 @@ TILES static void begin(struct tile_block *b, const struct tile_pass *p)
             _mm512_store_ps(to + HALF, x.low);
         }
         b->top[i] = b->limit[i] = -INFINITY;
-        b->shift[i] = INFINITY;
+        b->shift[i] = SIXTEENTHS; /* until there is a top all scores are -INFINITY */
     }
     memset(b->values, 0, LANES * a->dim * sizeof *b->values);
     memset(b->totals, 0, LANES * WIDE * sizeof *b->totals);
@@ -283,15 +283,20 @@ TILES static void move_top(struct tile_step *s, uint32_t i, __m512 scores)
     b->shift[i] = SIXTEENTHS - top;
 }
 
-/* Adds masks to scores. */
+/* Adds masks to scores. A hidden key may be no number. */
 TILES static void add_masks(const struct attention *a, struct tile_step *s)
 {
+    const __m256i hidden = _mm256_set1_epi16(HIDDEN);
+    const __m512 none = _mm512_set1_ps(-INFINITY);
     for (uint32_t i = 0; i < LANES; i++) {
         uint32_t row = lane_at(s->block->lanes, i) / a->per_kv;
         for (uint32_t k = 0; k < KEYS; k += WIDE) {
             float *at = scores_of(s, i) + k / WIDE * HALF;
-            __m512 mask = _mm512_cvtph_ps(mask_at(a, row, s->key + k));
-            _mm512_store_ps(at, _mm512_fmadd_ps(mask, _mm512_set1_ps(LOG2_E), _mm512_load_ps(at)));
+            __m256i mask = mask_at(a, row, s->key + k);
+            __m512 x =
+                _mm512_fmadd_ps(_mm512_cvtph_ps(mask), _mm512_set1_ps(LOG2_E), _mm512_load_ps(at));
+            __mmask16 hides = _mm256_cmpeq_epi16_mask(mask, hidden);
+            _mm512_store_ps(at, _mm512_mask_mov_ps(x, hides, none));
         }
     }
 }

@@ -11,8 +11,9 @@
 
 #if defined(__x86_64__)
 
-#define KEYS 64u     /* of a tile, as in ggml */
-#define DIM_MAX 128u /* of a head: blocks are on the stack */
+#define KEYS 64u               /* of a tile, as in ggml */
+#define DIM_MAX 128u           /* of a head: blocks are on the stack */
+#define HIDDEN ((short)0xfc00) /* minus infinity, in the mask of a key that a row does not see */
 
 #define T512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 
@@ -66,7 +67,7 @@ INLINE T512 __m256i mask_at(const struct attention *a, uint32_t row, uint32_t ke
 /* How many of 64 keys a block's lanes see, in sixteens; *plain: all of them, with nothing to add. */
 INLINE T512 uint32_t seen(struct lanes l, const struct attention *a, uint32_t key, bool *plain)
 {
-    const __m256i hidden = _mm256_set1_epi16((short)0xfc00); /* minus infinity */
+    const __m256i hidden = _mm256_set1_epi16(HIDDEN);
     __m256i others = _mm256_setzero_si256();
     uint32_t n = 0, last = lane_at(l, l.n) / a->per_kv;
     for (uint32_t i = 0; i < KEYS; i += WIDE) {

@@ -41,9 +41,10 @@ INLINE TILES __m512 widened(const char *from)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from));
 }
 
-/* 2 to the power of x - top; 0 where that is below -100 or no number. Off by 2^-21 at most. `shift` is
- * SIXTEENTHS - top, and tops are whole, so that x is rounded to sixteenths on the way. They select from a
- * table, because ports for that are free: while tiles are multiplied, only one does sums and products. */
+/* 2 to the power of x - top; 0 where that is below -100, and no number where x is none. Off by 2^-21 at
+ * most. `shift` is SIXTEENTHS - top, and tops are whole, so that x is rounded to sixteenths on the way.
+ * They select from a table, because ports for that are free: while tiles are multiplied, only one does
+ * sums and products. */
 INLINE TILES __m512 power(__m512 x, __m512 shift)
 {
     /* 2^(i / 16), less what shifting i to the exponent will add. */
@@ -53,7 +54,7 @@ INLINE TILES __m512 power(__m512 x, __m512 shift)
                           0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d);
     __m512 z = _mm512_add_ps(x, shift);
     __m512 b = _mm512_sub_ps(x, _mm512_sub_ps(z, shift));
-    __mmask16 some = _mm512_cmp_ps_mask(z, _mm512_set1_ps(SIXTEENTHS - 100), _CMP_GE_OQ);
+    __mmask16 some = _mm512_cmp_ps_mask(z, _mm512_set1_ps(SIXTEENTHS - 100), _CMP_NLT_UQ);
     __m512i n = _mm512_castps_si512(z);
     __m512i whole = _mm512_add_epi32(_mm512_permutexvar_epi32(n, table), _mm512_slli_epi32(n, 19));
     __m512 y = _mm512_fmadd_ps(_mm512_set1_ps(0x1.ebf82ep-3f), b, _mm512_set1_ps(0x1.62e984p-1f));

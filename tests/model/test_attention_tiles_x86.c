@@ -168,11 +168,42 @@ TEST(hidden_keys_change_nothing)
             for (uint32_t d = 0; d < s.dim * s.n_kv_heads; d++)
                 for (int i = 0; i < 2; i++) {
                     struct ggml_tensor *t = i ? m.v->view_src : m.k->view_src;
-                    ((ggml_fp16_t *)(void *)((char *)t->data + key * t->nb[1]))[d] = 0x7800;
+                    uint16_t large = 0x7800, none = 0x7e00; /* which hidden values must not be */
+                    ((ggml_fp16_t *)(void *)((char *)t->data + key * t->nb[1]))[d] =
+                        i || key % 2 ? large : none;
                 }
     check_same(by_us(&m, 0, s.n_rows, 1, true), before, n);
     free(before);
     end(&m);
+}
+
+/* A score that is no number must not pass for none: the others would be weighed without it. */
+TEST(a_key_that_is_no_number_is_not_passed_over)
+{
+    static const ggml_fp16_t bad[] = {0x7e00, 0xfe00, 0x7c00, 0xfc00};
+    struct shape s = {GGML_TYPE_F16, 64, 14, 2, 40, 320, false};
+    if (!runs_here()) SKIP(NO_TILES);
+    for (size_t b = 0; b < sizeof bad / sizeof *bad; b++)
+        for (uint32_t key = 3; key < s.n_keys; key += 45) {
+            struct maths m = begin(&s);
+            size_t n = s.dim * s.n_heads * s.n_rows;
+            float *before = memcpy(malloc(n * sizeof *before), by_us(&m, 0, s.n_rows, 1, true),
+                                   n * sizeof *before);
+            struct ggml_tensor *k = m.k->view_src;
+            for (uint32_t d = 0; d < s.dim * s.n_kv_heads; d++)
+                ((ggml_fp16_t *)(void *)((char *)k->data + key * k->nb[1]))[d] = bad[b];
+            const float *got = by_us(&m, 0, s.n_rows, 1, true);
+            for (size_t i = 0; i < n; i++) {
+                const ggml_fp16_t *mask = (const ggml_fp16_t *)m.mask->data;
+                bool sees = mask[i / (s.dim * s.n_heads) * s.n_keys + key] != hidden;
+                if (sees)
+                    CHECK(!isfinite(got[i]));
+                else
+                    check_same(got + i, before + i, 1);
+            }
+            free(before);
+            end(&m);
+        }
 }
 
 TEST(rows_that_see_nothing_are_zeros)
@@ -205,6 +236,7 @@ int main(void)
     RUN(large_numbers_in_keys_hide_no_small_ones);
     RUN(a_row_depends_neither_on_its_company_nor_on_threads);
     RUN(hidden_keys_change_nothing);
+    RUN(a_key_that_is_no_number_is_not_passed_over);
     RUN(rows_that_see_nothing_are_zeros);
     RUN(other_types_and_sizes_are_left_to_other_kernels);
     free(memory);
