@@ -64,17 +64,18 @@ static int check_length(const struct tsri_dialog *d, const char *text, size_t by
 
 int tsri_dialog_add_text(struct tsri_dialog *d, const char *text, size_t bytes, uint32_t flags)
 {
-    size_t room = bytes + TOKENS_MORE;
+    size_t room = 0, wanted = bytes + TOKENS_MORE;
     uint32_t *tokens = NULL;
     int n = d->must_fit ? check_length(d, text, bytes) : 0;
     /* Again where tokens are less than a byte each. */
     for (int turn = 0; turn < 2 && n >= 0; turn++) {
+        room = wanted;
         free(tokens);
         tokens = malloc(room * sizeof *tokens);
         n = tokens ? tsr_model_tokenize(d->model, text, bytes, flags, tokens, (uint32_t)room)
                    : tsri_fail(TSR_ENOMEM, "no memory");
         if (n < 0 || (size_t)n <= room) break;
-        room = (size_t)n;
+        wanted = (size_t)n;
     }
     int e = n < 0 ? n : 0;
     if (!e && (size_t)n > room)
