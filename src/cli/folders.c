@@ -32,11 +32,13 @@ static void on_sync(void *arg, const struct tsri_sync_state *s)
     if (!x->v->cli->json) tsri_cli_progress("indexing documents", s->n_bytes_done, s->n_bytes);
 }
 
-static int sync_folders(struct tsri_serving *v, bool first)
+/* *more: there is text that was not there before. */
+static int sync_folders(struct tsri_serving *v, bool first, bool *more)
 {
     struct tsri_sync_result r = {0};
     struct tsri_search_stats all = {0};
     struct sync x = {.v = v};
+    *more = false;
     int e = tsri_search_sync(v->search, on_sync, &x, &x.stop, &r);
     tsri_cli_progress_end();
     if (!e) e = tsri_search_stats(v->search, &all);
@@ -48,6 +50,7 @@ static int sync_folders(struct tsri_serving *v, bool first)
                 (unsigned long long)all.n_files, (unsigned long long)all.n_passages,
                 (unsigned long long)r.n_new, (unsigned long long)r.n_changed,
                 (unsigned long long)r.n_gone);
+    *more = r.n_new || r.n_changed;
     return 0;
 }
 
@@ -69,7 +72,8 @@ int tsri_serving_open_folders(struct tsri_serving *v)
     /* From before the first look on, so that no change is missed. */
     if (tsri_folder_watch_open(&v->watch, v->folders, v->n_folders) < 0)
         tsri_cli_note("changes of the documents are not noticed: %s", tsr_errmsg());
-    return sync_folders(v, true);
+    bool more;
+    return sync_folders(v, true, &more);
 }
 
 void tsri_serving_close_folders(struct tsri_serving *v)
@@ -92,7 +96,7 @@ struct ahead {
     uint32_t n_learned; /* under lock: segments of that job */
     uint64_t n_tokens, n_done;
     double start_s, told_s;
-    bool told, changed; /* changed: the folders, since it began */
+    bool told, changed; /* changed: there is more text since it began */
 };
 
 static void on_event(void *arg, const struct tsri_job_event *e)
@@ -174,8 +178,9 @@ static void look_for_changes(struct ahead *a)
     struct tsri_serving *v = a->v;
     if (!v->watch || tsri_folder_watch_wait(v->watch, 0) <= 0 || tsri_serving_ends()) return;
     if (a->told && isatty(STDERR_FILENO)) fputc('\n', stderr);
+    bool more;
     a->told = false;
-    a->changed |= sync_folders(v, false) == 0;
+    a->changed |= sync_folders(v, false, &more) == 0 && more;
 }
 
 /* Waits for the job, looks after the folders and says how far it is. */
@@ -264,7 +269,7 @@ static int each_batch(struct ahead *a, bool counts)
     return e;
 }
 
-/* True: the folders have changed meanwhile. */
+/* True: there is more text meanwhile. */
 static bool read_ahead(struct tsri_serving *v)
 {
     struct ahead a = {.v = v, .start_s = tsri_cli_now_s(), .told_s = tsri_cli_now_s()};
@@ -292,12 +297,13 @@ static bool read_ahead(struct tsri_serving *v)
 void tsri_serving_run(struct tsri_serving *v)
 {
     bool reads = v->search && !tsri_cli_flag(v->cli, "no-read-ahead") && !v->reader.storeless;
-    bool changed = true;
+    bool changed = true, more;
     while (!tsri_serving_ends()) {
         if (changed && reads && read_ahead(v)) continue;
         changed = false;
         int noticed = v->watch ? tsri_folder_watch_wait(v->watch, WAIT_MS) : 0;
         if (!v->watch) usleep(WAIT_MS * 1000);
-        if (noticed > 0 && !tsri_serving_ends()) changed = sync_folders(v, false) == 0;
+        if (noticed > 0 && !tsri_serving_ends())
+            changed = sync_folders(v, false, &more) == 0 && more;
     }
 }

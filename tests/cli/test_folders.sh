@@ -58,6 +58,22 @@ a_file_that_is_new_is_found() {
     serve_end
 }
 
+# What was read ahead is not read again for a file that was only touched.
+a_file_that_is_only_touched_is_not_read_again() {
+    start_with_documents || return
+    touch "$tmp/docs/ferry.md"
+    sleep 2 # it is looked at
+    echo 'The zeppelin leaves at midnight.' >"$tmp/docs/zeppelin.md"
+    told '1 new, 0 changed' || return
+    local i
+    for ((i = 0; i < 600; i++)); do
+        sed -n '/1 new, 0 changed/,$p' "$home/err" | grep -q 'all documents are known' && break
+        sleep 0.1
+    done
+    [ "$(grep -c 'all documents are known' "$home/err")" = 2 ] || fail "$(cat "$home/err")" || return
+    serve_end
+}
+
 # 120,000 tokens are read ahead; the new file is indexed before they are.
 a_file_that_comes_while_others_are_read_is_found() {
     mkdir -p "$tmp/docs"
@@ -118,6 +134,7 @@ passages_are_read_in_prompts_that_fit_the_context() {
 
 run documents_are_read_ahead_and_the_first_question_finds_them
 run a_file_that_is_new_is_found
+run a_file_that_is_only_touched_is_not_read_again
 run a_file_that_comes_while_others_are_read_is_found
 run pdfs_are_read
 run a_signal_ends_the_indexing
