@@ -48,20 +48,28 @@ static int start_watcher(struct tsri_serve *s)
     return 0;
 }
 
+/* Replaces a text by a copy of it, which is NULL if there is no memory for it. */
+static bool own(const char **text)
+{
+    if (!*text) return true;
+    *text = tsri_strdup(*text);
+    return *text != NULL;
+}
+
 static int copy_desc(struct tsri_serve *s, const struct tsri_serve_desc *desc)
 {
     struct tsri_serve_desc *d = &s->desc;
     *d = *desc;
-    d->model_name = tsri_strdup(desc->model_name);
-    d->token = tsri_strdup(desc->token);
-    d->page_token = desc->page_token ? tsri_strdup(desc->page_token) : NULL;
-    d->speed_path = desc->speed_path ? tsri_strdup(desc->speed_path) : NULL;
+    const char **texts[] = {&d->model_name, &d->separator, &d->speed_path, &d->token,
+                            &d->page_token};
+    bool copied = true;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        copied &= own(texts[i]);
     if (!d->connections_max) d->connections_max = CONNECTIONS;
     if (!d->body_bytes_max) d->body_bytes_max = BODY_BYTES;
     if (!d->whole_s) d->whole_s = WHOLE_S;
     if (!d->max_tokens) d->max_tokens = ANSWER_TOKENS;
-    if (desc->page_token && !d->page_token) return TSR_ENOMEM;
-    if (!d->model_name || !d->token || (desc->speed_path && !d->speed_path)) return TSR_ENOMEM;
+    if (!copied) return TSR_ENOMEM;
     s->info.size = sizeof s->info;
     return tsr_model_info(desc->model, &s->info);
 }
@@ -134,6 +142,7 @@ void tsri_serve_close(struct tsri_serve *s)
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     tsri_free((void *)(uintptr_t)s->desc.model_name);
+    tsri_free((void *)(uintptr_t)s->desc.separator);
     tsri_free((void *)(uintptr_t)s->desc.token);
     tsri_free((void *)(uintptr_t)s->desc.page_token);
     tsri_free((void *)(uintptr_t)s->desc.speed_path);
