@@ -3,6 +3,7 @@ scheduler with the server in this process, and a worker that is its client."""
 
 import ctypes
 import os
+import struct
 import tempfile
 import time
 import unittest
@@ -114,6 +115,18 @@ class TestHalves(unittest.TestCase):
         self.assertEqual([[len(key) for key in row] for row in keys], [[16]] * 3)
         self.assertEqual(len({row[0] for row in keys}), 3)
         self.assertEqual(scheduler.keys(1, 1, 1), keys[1:2])
+
+    def test_tokens_are_those_of_their_own_call(self):
+        half, tokens, other = self.engine.scheduler, list(range(4 * BLOCK)), [7] * BLOCK
+        half.new_request(1, tokens, len(tokens), NONE, 0)
+        half.new_request(2, other, len(other), NONE, 0)
+        half.new_request(3, tokens[:BLOCK], BLOCK, NONE, 0)
+        half.append_tokens(3, BLOCK, tokens[BLOCK:])
+        self.assertEqual(half.keys(3, 0, 8), half.keys(1, 0, 8))
+        self.assertNotEqual(half.keys(2, 0, 1), half.keys(1, 0, 1))
+        for bad in (-1, 1 << 32):
+            with self.assertRaises(struct.error):
+                half.new_request(4, [1, bad], 2, NONE, 0)
 
     def run_request(self, number, tokens, blocks):
         """A request from its lookup to its end; how many tokens were loaded."""
