@@ -5,7 +5,7 @@ one, the two best tokens must be as good as equal.
 
 The share of time in our calls is printed: processor time of the engine's thread, without loads and
 saves, which are in threads of ours. The model is tiny, so that vLLM's own time is short and ours
-is a large share of it. Other work on the machine more than doubles the share.
+is a large share of it. Other work on the machine changes the share.
 """
 
 import random
