@@ -216,8 +216,8 @@ class SchedulerHalf:
         check(self._lib.tsr_scheduler_append_tokens(self._handle, number, first, address, count))
 
     def _pack(self, tokens: Sequence[int]) -> int:
-        """Their address, until the next call: the library copies them. In half the time of an
-        array made of a list; struct.error: one of them is no token."""
+        """Their address, until the next call: the library copies them. An array made of a list
+        takes half as long again. struct.error: one of them is no token."""
         n = len(tokens)
         if n > len(self._tokens):
             self._tokens = (c_uint32 * max(n, 2 * len(self._tokens)))()
