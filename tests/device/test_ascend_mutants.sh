@@ -3,7 +3,7 @@
 # AscendCL must notice it: those of the first list the contract suite alone, those of the second one
 # test_ascend and its kin. A line of a list is
 #   file | text that is there once | what stands there instead | what the mistake is
-# Every twelfth of them, all with TESSERA_TEST_LONG=1 (make check-long). By hand:
+# Every 24th of them, all with TESSERA_TEST_LONG=1 (make check-long). By hand:
 #   tests/device/test_ascend_mutants.sh 'words'        those whose lines have these words (a regex)
 #   tests/device/test_ascend_mutants.sh 'words' suite  asks the contract suite about them
 set -u
@@ -192,7 +192,7 @@ fresh
 compile "$work"/src/device/*.c && link && ! notices "$B/tests/device/test_ascend_copy" &&
     ! notices "$B/tests/device/test_ascend_nn" # make check runs the others
 say $? "without a mistake everything passes"
-step=12
+step=24
 [ -n "${TESSERA_TEST_LONG-}" ] && step=1
 n=0
 ask suite < <(for_suite)

@@ -31,7 +31,8 @@ static const struct kv_shape long_shapes[] = {
     {KV_SPLIT, TSR_DTYPE_F16, 2, 1, 1001, 1024, 0, 64, 16, 160},
 };
 static const uint32_t dtypes[] = {TSR_DTYPE_F32, TSR_DTYPE_F16, TSR_DTYPE_BF16};
-static bool one_dtype; /* for each shape, in turn: a variant of a device that has seen all */
+/* For each shape, in turn: a variant of a device that has seen all, and whatever a sanitizer slows. */
+static bool one_dtype = TEST_SANITIZED;
 
 /* One move, done twice: by the reference and by the subject, on memory with the same bytes. */
 struct twin {
@@ -681,7 +682,7 @@ static void run_npu(bool all)
                                            "plain", "reference"};
     const struct fakeacl_control *acl = fakeacl_load("libascendcl.so");
     for (size_t i = 0; i < (all ? TSRI_COUNT(variants) : 3); i++) {
-        one_dtype = i >= 2;
+        one_dtype = TEST_SANITIZED || i >= 2;
         acl->lazy(i % 2 == 0);
         run_device("npu", variants[i], 0);
         acl->lazy(false);

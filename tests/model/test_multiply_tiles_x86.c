@@ -13,11 +13,22 @@ static bool skipped(void)
     return !tsri_tiles_here();
 }
 
-static double rounded(float x)
+/* To numbers of 8 bits. */
+static void round_all(float *x, int64_t n)
 {
-    ggml_bf16_t narrow;
-    ggml_fp32_to_bf16_row_ref(&x, &narrow, 1);
-    ggml_bf16_to_fp32_row(&narrow, &x, 1);
+    ggml_bf16_t *narrow = malloc((size_t)n * sizeof *narrow);
+    ggml_fp32_to_bf16_row_ref(x, narrow, n);
+    ggml_bf16_to_fp32_row(narrow, x, n);
+    free(narrow);
+}
+
+/* As product() gives them to the matrix, rounded. */
+static float *inputs(int64_t n_in, int64_t n_rows)
+{
+    float *x = malloc((size_t)(n_in * n_rows) * sizeof *x);
+    for (int64_t i = 0; i < n_in * n_rows; i++)
+        x[i] = source[i * 7 % (TALL * WIDEST)];
+    round_all(x, n_in * n_rows);
     return x;
 }
 
@@ -28,16 +39,16 @@ static double error_of(struct maths *m, int64_t n_rows)
 {
     int64_t n_in = m->matrix->ne[0], n_out = m->matrix->ne[1];
     const float *got = product(m, 0, n_rows, TSRI_BY_TILES, 1);
-    float *row = malloc((size_t)n_in * sizeof *row);
+    float *row = malloc((size_t)n_in * sizeof *row), *x = inputs(n_in, n_rows);
     double worst = 0;
     for (int64_t o = 0; o < n_out; o++) {
         const char *data = (const char *)m->matrix->data + o * (int64_t)m->matrix->nb[1];
         ggml_get_type_traits(m->matrix->type)->to_float(data, row, n_in);
+        round_all(row, n_in);
         for (int64_t r = 0; r < n_rows; r++) {
             double sum = 0, size = 0;
             for (int64_t i = 0; i < n_in; i++) {
-                double x = rounded(source[(r * n_in + i) * 7 % (TALL * WIDEST)]);
-                double term = rounded(row[i]) * x;
+                double term = (double)row[i] * (double)x[r * n_in + i];
                 sum += term;
                 size += fabs(term);
             }
@@ -45,6 +56,7 @@ static double error_of(struct maths *m, int64_t n_rows)
         }
     }
     free(row);
+    free(x);
     return worst;
 }
 

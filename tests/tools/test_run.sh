@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/run.sh: what failed may run once more, alone, and is named; what is a fault whenever it happens
-# may not.
+# may not. What there is no time for is named, too.
 # shellcheck source=tests/support/test.sh
 . "$(dirname "$0")/../support/test.sh"
 
@@ -68,10 +68,22 @@ many_failures_are_no_matter_of_luck() {
     ended 1 '0 passed, 2 failed'
 }
 
+no_test_begins_when_the_time_is_over() {
+    tree "sleep 1.1; $passes" "$passes"
+    cp "$tmp/tests/x/test_it.sh" "$tmp/tests/x/test_other.sh"
+    local TEST_JOBS=1 TEST_UNTIL=$((EPOCHSECONDS + 1)) TEST_LEFT_OUT=$tmp/left-out
+    export TEST_JOBS TEST_UNTIL TEST_LEFT_OUT
+    tests_run
+    ended 0 '1 passed, 0 failed' || return
+    [[ $out == *'1 tests left out: the time is over'* ]] || fail "$out" || return
+    [ "$(cat "$tmp/left-out")" = x/test_other ]
+}
+
 run a_test_that_passes_alone_is_named
 run a_test_that_fails_twice_has_failed
 run nothing_runs_again_unless_it_is_asked_for
 run what_a_sanitizer_has_seen_is_not_tried_again
 run a_crash_is_not_tried_again
 run many_failures_are_no_matter_of_luck
+run no_test_begins_when_the_time_is_over
 test_end
