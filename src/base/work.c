@@ -47,7 +47,7 @@ struct tsri_work {
     bool closing;
     uint32_t n_threads;
     pid_t owner;
-    char name[12];
+    char name[16];
     pthread_t threads[];
 };
 

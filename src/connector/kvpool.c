@@ -157,7 +157,7 @@ static int open_parts(struct tsr_kvpool *p, const struct tsr_kvpool_desc *d)
     p->ranges = tsri_alloc(p->loading.chunks_max, sizeof *p->ranges);
     p->nodes = tsri_alloc(p->writes_max, sizeof *p->nodes);
     if (!e && (!p->ranges || !p->nodes)) e = TSR_ENOMEM;
-    return e ? e : tsri_work_open(&p->writer, "tsr-write", 1, p->writes_max);
+    return e ? e : tsri_work_open(&p->writer, "tessera-store", 1, p->writes_max);
 }
 
 int tsr_kvpool_open(struct tsr_kvpool **out, struct tsr_cache *cache,

@@ -98,7 +98,7 @@ uint32_t tsr_worker_chunk_tokens(const struct tsr_worker *w)
 int tsr_worker_register_kv_caches(struct tsr_worker *w, const struct tsr_kv_layout *layouts,
                                   uint32_t n)
 {
-    static const char *const names[TSRI_LANES] = {"tsr-load", "tsr-fetch", "tsr-save"};
+    static const char *const names[TSRI_LANES] = {"tessera-load", "tessera-fetch", "tessera-save"};
     if (!w || !layouts) return no_half();
     if (w->registered) return tsri_fail(TSR_EBUSY, "kv caches: already registered");
     if (n != w->terms.n_groups)

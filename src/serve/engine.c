@@ -466,7 +466,7 @@ static void *engine_main(void *arg)
 
 static int start_thread(struct tsri_engine *e)
 {
-    int r = tsri_thread_start(&e->thread, "tsr-engine", engine_main, e);
+    int r = tsri_thread_start(&e->thread, "tessera-engine", engine_main, e);
     if (r) return tsri_fail(TSR_ENOMEM, "cannot start a thread: %s", strerror(r));
     e->has_thread = true;
     return 0;

@@ -94,6 +94,27 @@ TEST(close_in_a_forked_child_waits_for_nobody)
     tsri_work_close(w);
 }
 
+struct asks_its_name {
+    struct tsri_job job;
+    char name[16];
+};
+
+static void ask_name(struct tsri_job *job)
+{
+    struct asks_its_name *a = (struct asks_its_name *)job;
+    pthread_getname_np(pthread_self(), a->name, sizeof a->name);
+}
+
+TEST(threads_have_the_whole_name)
+{
+    struct tsri_work *w;
+    struct asks_its_name a = {{ask_name, NULL}, ""};
+    CHECK_INT(tsri_work_open(&w, "tessera-fetch", 1, 1), 0);
+    CHECK_INT(tsri_work_push(w, &a.job), 0);
+    tsri_work_close(w);
+    CHECK_STR(a.name, "tessera-fetch-0");
+}
+
 TEST(absurd_sizes_are_refused)
 {
     struct tsri_work *w;
@@ -144,6 +165,7 @@ int main(void)
     RUN(a_full_queue_refuses_and_goes_on_later);
     RUN(close_runs_what_is_queued);
     RUN(close_in_a_forked_child_waits_for_nobody);
+    RUN(threads_have_the_whole_name);
     RUN(absurd_sizes_are_refused);
     RUN(a_wait_ends_at_its_deadline);
     RUN(a_job_for_idle_threads_is_not_queued_behind_others);
