@@ -7,7 +7,8 @@ tessera=$PWD/$B/bin/tessera
 [[ $B == /* ]] && tessera=$B/bin/tessera
 lab=$tessera-lab
 unset "${!TESSERA_@}" "${!LMCACHE_@}"
-export tessera lab
+# No test reads the model of whoever runs it, which takes minutes with a sanitizer, nor writes their store.
+export tessera lab TESSERA_DEPS_DIR=$tmp_all/deps
 
 run_program() {
     out=$("$@" 2>"$tmp/err")
