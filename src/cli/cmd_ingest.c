@@ -128,8 +128,9 @@ int tsri_cmd_ingest(struct tsri_cli *cli)
         printf("{\"documents\":%llu,\"tokens\":%llu,\"stored\":%llu,\"seconds\":%.3f}\n", n,
                (unsigned long long)x->n_tokens, (unsigned long long)x->n_stored, took);
     else if (!e)
-        printf("%llu documents, %llu tokens: %llu new in the store, %.1f s\n", n,
-               (unsigned long long)x->n_tokens, (unsigned long long)x->n_stored, took);
+        printf("%llu document%s, %llu tokens: %llu new in the store, %.1f s\n", n,
+               n == 1 ? "" : "s", (unsigned long long)x->n_tokens,
+               (unsigned long long)x->n_stored, took);
     tsri_reader_close(&x->reader);
     tsri_documents_fini(&x->documents);
     for (size_t i = 0; i < x->n_folders; i++)

@@ -198,6 +198,19 @@ a_store_in_use_is_no_reason_not_to_answer() {
     [[ $err == *'continuing without the store'* ]] || fail "$err"
 }
 
+control_characters_of_file_names_do_not_reach_the_terminal() {
+    ask_init llama || return
+    local name=$'a\e]0;b\a\xc2\x9b2J.md' command
+    printf 'caf\351' >"$tmp/docs/$name"
+    for command in "ask --docs=$tmp/docs" "ask --doc=$tmp/docs/$name" "ask --doc=$tmp/docs/$name.txt"; do
+        # shellcheck disable=SC2086  # there are no blanks in these
+        t $command --model="$model" --threads=1 --max=8 why
+        [[ $err == *'a?]0;b???2J.md'* ]] || fail "$command: $err" || return
+        printf '%s%s' "$out" "$err" | LC_ALL=C grep -q $'[\a\e]\|\xc2\x9b' && fail "$command: $err" && return 1
+    done
+    return 0
+}
+
 run the_first_answer_is_that_of_a_full_read
 run documents_are_known_the_second_time_and_the_answer_is_the_same
 run documents_are_known_in_another_order_and_company
@@ -213,5 +226,6 @@ run a_missing_model_says_what_to_run
 run a_missing_executor_says_what_to_run
 run a_broken_model_is_refused_in_words
 run bad_flags_are_usage_errors
+run control_characters_of_file_names_do_not_reach_the_terminal
 run a_store_in_use_is_no_reason_not_to_answer
 test_end

@@ -75,6 +75,12 @@ behind_a_primer_documents_are_known_to_every_system_prompt() {
     is "$(awk '$3 == "segment" && $4 != "-" { print $4 }' <<<"$out" | sort -u | wc -l)" 2
 }
 
+one_document_is_said_to_be_one() {
+    ask_init llama || return
+    ingest "$tmp/docs/a.md"
+    exits 0 && says '1 document, '
+}
+
 nothing_to_ingest_is_an_error() {
     ask_init llama || return
     ingest && exits 2 && complains 'missing argument' || return
@@ -88,5 +94,6 @@ run what_is_there_already_is_not_computed_again
 run another_system_prompt_or_model_makes_it_unknown
 run short_documents_are_stored_behind_a_primer
 run behind_a_primer_documents_are_known_to_every_system_prompt
+run one_document_is_said_to_be_one
 run nothing_to_ingest_is_an_error
 test_end
