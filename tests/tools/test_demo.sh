@@ -17,6 +17,7 @@ case \$1 in
 version) echo '{"model":"$tmp/$1"}'; exit ;;
 help) exit 0 ;;
 esac
+echo "\$*" >>"$tmp/asked"
 full='' s=2.0 known=300 first=false
 case \${!#} in
 *master*) answer='Ines Calloway, since\n eleven years' ;;
@@ -47,7 +48,17 @@ answers_and_times_are_shown() {
         fail "$out" || return
     [[ $out == *'5.0x faster than the full read.'*'5.0x faster than the first time.'* ]] || fail "$out" || return
     [[ $out == *'A page to talk to: '*' serve --docs='* ]] || fail "$out" || return
-    [[ $out != *wrong* ]] || fail "$out"
+    [[ $out != *wrong* ]] || fail "$out" || return
+    # Only the second question goes without the gate, and that is said.
+    [ "$(grep -n -e --no-gate "$tmp/asked" | cut -d: -f1)" = 2 ] || fail "$(cat "$tmp/asked")" || return
+    [[ $out == *'This was --no-gate.'* ]] || fail "$out"
+}
+
+what_is_no_faster_is_not_said_to_be() {
+    make_tessera big.gguf 'It burns beech wood.' || return
+    sed -i 's/s=2.0/s=10.2/' "$tmp/bin/tessera"
+    demo 0 --check || return
+    [[ $out == *'No faster than the full read.'* ]] || fail "$out"
 }
 
 a_wrong_answer_is_said_and_fails_a_check() {
@@ -81,6 +92,7 @@ answers_of_the_real_model_are_right() {
 }
 
 run answers_and_times_are_shown
+run what_is_no_faster_is_not_said_to_be
 run a_wrong_answer_is_said_and_fails_a_check
 run the_fallback_is_said_and_not_checked
 run an_error_of_ask_is_shown
