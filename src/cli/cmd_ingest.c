@@ -129,8 +129,8 @@ int tsri_cmd_ingest(struct tsri_cli *cli)
                (unsigned long long)x->n_tokens, (unsigned long long)x->n_stored, took);
     else if (!e)
         printf("%llu document%s, %llu tokens: %llu new in the store, %.1f s\n", n,
-               n == 1 ? "" : "s", (unsigned long long)x->n_tokens,
-               (unsigned long long)x->n_stored, took);
+               n == 1 ? "" : "s", (unsigned long long)x->n_tokens, (unsigned long long)x->n_stored,
+               took);
     tsri_reader_close(&x->reader);
     tsri_documents_fini(&x->documents);
     for (size_t i = 0; i < x->n_folders; i++)
