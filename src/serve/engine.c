@@ -14,6 +14,9 @@
 /* While answers are written, prompts get so many times the time of a pass: answers are slower then,
  * by this, and prompts are read in the rest of the time. */
 #define READ_SHARE 2.0
+/* While there are requests, what they leave to be stored gets so much of the time that they take. A busy
+ * server would otherwise store nothing, and read the same documents again and again. */
+#define LEARN_SHARE 0.1
 /* Rows of a layer that are computed at once; a token of a running answer waits for them. Where prompts
  * are computed on tiles, four times as many take no longer, and matrices are unpacked less often. */
 #define PIECE_ROWS 128u
@@ -287,7 +290,8 @@ static void begin_learning(const struct tsri_engine *e, struct tsri_task *t)
     t->n_slots = tsri_reading_slots(e, &t->desc);
 }
 
-static void learn_some(struct tsri_engine *e)
+/* What is to be stored now; NULL: nothing, or there is no room for it beside what runs. */
+static struct tsri_task *next_learner(struct tsri_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     if (!e->learner && e->learning.first) {
@@ -296,7 +300,12 @@ static void learn_some(struct tsri_engine *e)
     }
     pthread_mutex_unlock(&e->lock);
     struct tsri_task *t = e->learner;
-    if (!t) return;
+    if (!t || t->state == TSRI_TASK_OVER) return NULL;
+    return t->session || tsri_session_pool_fits(&e->sessions, t->n_slots) ? t : NULL;
+}
+
+static void learn_some(struct tsri_engine *e, struct tsri_task *t)
+{
     uint32_t before = t->n_learned;
     int r = t->desc.mode == TSRI_MODE_KEEP ? tsri_reading_keep(e, t) : tsri_reading_learn(e, t);
     if (t->n_learned > before && t->desc.event) {
@@ -314,6 +323,23 @@ static void learn_some(struct tsri_engine *e)
     }
     if (r < 0) tsri_writing_end(e, t, TSRI_END_FAILED, r, tsr_errmsg());
     if (r == 0) tsri_writing_end(e, t, TSRI_END_DONE, 0, NULL);
+}
+
+/* After requests had work_ns. What a piece takes longer than its share is paid for by later turns;
+ * what is not used is not saved up. */
+static void learn_in_turn(struct tsri_engine *e, uint64_t work_ns)
+{
+    struct tsri_task *t = next_learner(e);
+    if (!t || !e->n_running) e->learn_ns = 0;
+    if (t && !e->n_running) learn_some(e, t);
+    if (!t || !e->n_running) return;
+    e->learn_ns += (int64_t)((double)work_ns * LEARN_SHARE);
+    while (t && e->learn_ns > 0) {
+        uint64_t start_ns = tsri_now_ns();
+        learn_some(e, t);
+        e->learn_ns -= (int64_t)(tsri_now_ns() - start_ns);
+        t = next_learner(e);
+    }
 }
 
 static bool keep_later(const struct tsri_task *t)
@@ -451,12 +477,13 @@ static void *engine_main(void *arg)
 {
     struct tsri_engine *e = arg;
     while (wait_for_work(e)) {
+        uint64_t start_ns = tsri_now_ns();
         clear(e);
         while (admit_one(e))
             continue;
         write_some(e);
         read_some(e);
-        if (!e->n_running) learn_some(e);
+        learn_in_turn(e, tsri_now_ns() - start_ns);
     }
     cancel_all(e);
     return NULL;

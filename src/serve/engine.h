@@ -29,16 +29,17 @@ enum tsri_mode {
     /* Only KV that has the bits of a prefill. The answer does not depend on what else is running. */
     TSRI_MODE_EXACT,
     TSRI_MODE_FAST, /* documents as they are stored, with the profile's ratio; no gate */
-    /* No answer: the documents of the prompt are stored, when nothing else is to do. One token must
-     * follow the last one, any. max_tokens and everything that chooses tokens is not used. */
+    /* No answer: the documents of the prompt are stored, beside other requests in a small share of
+     * the time. One token must follow the last one, any. max_tokens and everything that chooses
+     * tokens is not used. */
     TSRI_MODE_LEARN,
     TSRI_MODE_KEEP /* the engine's own, see enum tsri_keeping */
 };
 
 /* What becomes of an answer. The next prompt of a conversation has this one and its answer at its
  * front. Decoding rounds differently than reading, so the KV of an answer is not that of a prompt:
- * when nothing else is to do, prompt and answer are read as the next prompt would read them, and
- * stored as an exact prefix. */
+ * later, in the time that is left or a small share of it, prompt and answer are read as the next
+ * prompt would read them, and stored as an exact prefix. */
 enum tsri_keeping {
     TSRI_KEEP_NOTHING = 0,
     TSRI_KEEP_EXACT, /* if the prompt was read exactly: only the answer is left to compute */

@@ -123,6 +123,7 @@ struct tsri_engine {
     struct tsri_task **running; /* [n_running]; changed under lock, too */
     uint32_t n_running;
     struct tsri_task *learner; /* documents that are being stored; changed under lock, too */
+    int64_t learn_ns;          /* that it may take beside requests; below 0: it took longer */
     double decode_s;           /* of the last pass */
     double token_s;            /* of a pass for one answer alone, lately; 0: there was none */
     struct tsri_engine_stats now;

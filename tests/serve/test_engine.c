@@ -3,6 +3,7 @@
 #include "serve/task.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -279,6 +280,50 @@ TEST(documents_are_stored_without_a_question)
     engine_kit_close(&k);
 }
 
+/* A client that asks again as soon as it has its answer, so that there is always a request. */
+struct steady_client {
+    struct tsri_engine *engine;
+    struct tsri_job_desc desc;
+    atomic_bool stops, was_refused;
+    atomic_uint n_answers;
+};
+
+static void ask_again(void *arg, const struct tsri_job_event *event)
+{
+    struct steady_client *c = arg;
+    uint64_t id;
+    if (event->kind != TSRI_EVENT_END) return;
+    atomic_fetch_add(&c->n_answers, 1);
+    if (!c->stops && tsri_engine_submit(c->engine, &c->desc, &id)) c->was_refused = true;
+}
+
+TEST(documents_are_stored_beside_requests_that_never_pause)
+{
+    struct engine_kit k;
+    struct engine_job j = {0};
+    uint32_t tokens[50];
+    engine_kit_open(&k, MODEL, NULL);
+    struct steady_client c = {.engine = k.engine, .desc = engine_kit_desc(tokens, 50, VOCAB, 7)};
+    c.desc.event = ask_again;
+    c.desc.arg = &c;
+    ask_again(&c, &(struct tsri_job_event){.kind = TSRI_EVENT_END});
+    struct tsri_job_desc d = engine_kit_documents(&k, NULL, TSRI_MODE_AUTO);
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    engine_kit_wait(&k, 1);
+    CHECK_INT(j.report.n_reused, 0);
+    WAIT_FOR(has_learned(&k, 140 + 166));
+    unsigned n_until_learned = c.n_answers;
+    WAIT_FOR(c.n_answers > n_until_learned + 1); /* it was never without */
+    c.stops = true;
+    WAIT_FOR(engine_kit_is_idle(&k));
+    CHECK(!c.was_refused);
+    d = engine_kit_documents(&k, order, TSRI_MODE_FAST);
+    CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+    engine_kit_wait(&k, 2);
+    CHECK(j.report.n_new < 20 + 12 && j.report.n_reused > 0);
+    engine_kit_close(&k);
+}
+
 /* ---- fairness ---- */
 
 TEST(a_client_with_many_requests_does_not_keep_another_waiting)
@@ -401,6 +446,7 @@ int main(void)
     RUN(closing_ends_what_runs_and_what_waits);
     RUN(documents_of_the_first_question_are_stored_after_it);
     RUN(documents_are_stored_without_a_question);
+    RUN(documents_are_stored_beside_requests_that_never_pause);
     RUN(a_client_with_many_requests_does_not_keep_another_waiting);
     RUN(the_fault_of_one_request_is_not_the_end_of_the_others);
     RUN(what_was_freed_goes_back_when_there_is_nothing_to_do);
