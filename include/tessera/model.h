@@ -88,6 +88,7 @@ struct tsr_model_info {
     /* How prompts are computed, where results differ by more than the order of sums; "" else. KV is
      * shared only with executors that compute alike. */
     char arithmetic[16];
+    uint32_t rows_best; /* of a layer to compute at once; 0: any number is as good */
 };
 
 /* ---- passes ------------------------------------------------------------------------------- */

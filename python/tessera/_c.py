@@ -230,7 +230,7 @@ class ModelInfo(Struct):
         ("n_vocab", c_uint32), ("context", c_uint32), ("kv_dtype", c_uint32),
         ("rows_max", c_uint32), ("token_bos", c_uint32), ("weight_bytes", c_uint64),
         ("weights", c_uint8 * 32), ("tokenizer", c_uint8 * 16), ("rope", Rope),
-        ("arithmetic", c_char * 16),
+        ("arithmetic", c_char * 16), ("rows_best", c_uint32),
     ]
 
 

@@ -391,6 +391,7 @@ TILES static void attend_by_tiles(const struct attention *a, uint32_t kv_head, u
                                   uint32_t n)
 {
     struct tile_pass p;
+    struct tile_sizes before_us;
     p.a = a, p.kv_head = kv_head, p.n_blocks = n, p.chunks = a->dim / PAIRED;
     p.key = p.block = 0, p.k_key = p.v_key = UINT32_MAX;
     for (uint32_t i = 0; i < n; i++) {
@@ -401,7 +402,7 @@ TILES static void attend_by_tiles(const struct attention *a, uint32_t kv_head, u
         b->lanes = lanes_of(a, first + i, LANES);
         begin(b, &p);
     }
-    tiles_begin();
+    tiles_begin(&before_us);
     struct tile_step *before[2] = {NULL, NULL};
     for (uint32_t i = 0;; i ^= 2) {
         struct tile_step *now[2] = {&p.steps[i], &p.steps[i + 1]};
@@ -412,7 +413,7 @@ TILES static void attend_by_tiles(const struct attention *a, uint32_t kv_head, u
         step(&p, before, true, now[0]);
         before[0] = now[0], before[1] = now[1];
     }
-    tiles_end();
+    tiles_end(&before_us);
     for (uint32_t i = 0; i < n; i++)
         finish(&p.blocks[i], &p);
 }

@@ -17,6 +17,8 @@
 #include <unistd.h>
 
 #define THREADS_MAX 512u
+/* On tiles, four times the rows of other kernels take no longer, and matrices are unpacked less often. */
+#define TILES_ROWS_BEST 512u
 
 /* ---- words ---- */
 
@@ -232,7 +234,7 @@ static int executor_open(struct tsr_executor **out, const struct tsr_model_desc 
 static int executor_info(struct tsr_executor *x, struct tsr_model_info *out)
 {
     const struct tsri_header *h = &x->header;
-    struct tsr_model_info i = {.size = sizeof i,
+    struct tsr_model_info i = {.size = out->size, /* of an older core: less is written */
                                .caps = TSR_MODEL_MASS | TSR_MODEL_DEVIATION | TSR_MODEL_BIAS |
                                        TSR_MODEL_TEXT,
                                .n_layers = h->n_layers,
@@ -247,7 +249,10 @@ static int executor_info(struct tsr_executor *x, struct tsr_model_info *out)
                                .weight_bytes = x->weights.bytes,
                                .rope = h->rope};
     if (x->vocab.chat_template) i.caps |= TSR_MODEL_CHAT;
-    if (x->tiles) snprintf(i.arithmetic, sizeof i.arithmetic, "amx-bf16");
+    if (x->tiles) {
+        snprintf(i.arithmetic, sizeof i.arithmetic, TSRI_TILES_BITS);
+        i.rows_best = TILES_ROWS_BEST;
+    }
     snprintf(i.architecture, sizeof i.architecture, "%s", h->architecture);
     snprintf(i.name, sizeof i.name, "%s", h->name);
     snprintf(i.device, sizeof i.device, "%.60s, %u threads%s",
@@ -255,7 +260,7 @@ static int executor_info(struct tsr_executor *x, struct tsr_model_info *out)
              x->tiles ? ", AMX" : "");
     memcpy(i.weights, x->digest, sizeof i.weights);
     memcpy(i.tokenizer, x->tokenizer, sizeof i.tokenizer);
-    memcpy(out, &i, out->size < sizeof i ? out->size : sizeof i); /* of an older core: less */
+    memcpy(out, &i, out->size < sizeof i ? out->size : sizeof i);
     return 0;
 }
 

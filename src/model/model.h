@@ -441,6 +441,9 @@ int tsri_ggml_decoder_run(struct tsr_executor_decoder *b, const struct tsr_execu
 
 /* Whether the processor has AMX for bf16, and the kernel lets this process use it. */
 bool tsri_tiles_here(void);
+/* The name of the bits that kernels on tiles give. KV in stores goes by it: when those bits change, in
+ * products or in attention, it must change too (their tests notice). */
+#define TSRI_TILES_BITS "amx-bf16-1"
 
 /* ---- multiply.c ---- */
 

@@ -355,11 +355,12 @@ TILES void tsri_tiles_multiply(struct ggml_tensor *dst, int ith, int nth, void *
     uint32_t n_blocks = (uint32_t)(dst->src[0]->ne[0] / PAIRED);
     int64_t n = dst->ne[0] / GROUP, first = n * ith / nth, end = n * (ith + 1) / nth;
     struct panel w;
-    tiles_begin();
+    struct tile_sizes before_us;
+    tiles_begin(&before_us);
     for (uint32_t at = 0; at < n_blocks; at += CHUNK)
         for (int64_t group = first; group < end; group++)
             multiply_group(&w, dst, (uint32_t)group, at);
-    tiles_end();
+    tiles_end(&before_us);
 }
 
 #else

@@ -23,12 +23,20 @@ INLINE TILES __m512i upper(__m512i first, __m512i second)
     return _mm512_ternarylogic_epi32(_mm512_shuffle_epi8(first, down), second, mask, 0xf8);
 }
 
+/* To the nearest number of 8 bits, with others below it. What is no number stays none: added to, it
+ * could become a zero. */
+INLINE TILES __m512i rounded(__m512 x)
+{
+    __m512i bits = _mm512_castps_si512(x);
+    __mmask16 number = _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q);
+    return _mm512_mask_add_epi32(bits, number, bits, _mm512_set1_epi32(0x8000));
+}
+
 /* Both parts of two registers, in pairs, rounded to the nearest. */
 INLINE TILES struct two_parts parts_of(__m512 first, __m512 second)
 {
     const __m512i mask = _mm512_set1_epi32((int)0xffff0000), half = _mm512_set1_epi32(0x8000);
-    __m512i a = _mm512_add_epi32(_mm512_castps_si512(first), half);
-    __m512i b = _mm512_add_epi32(_mm512_castps_si512(second), half);
+    __m512i a = rounded(first), b = rounded(second);
     __m512 c = _mm512_sub_ps(first, _mm512_castsi512_ps(_mm512_and_si512(a, mask)));
     __m512 d = _mm512_sub_ps(second, _mm512_castsi512_ps(_mm512_and_si512(b, mask)));
     __m512i low = upper(_mm512_add_epi32(_mm512_castps_si512(c), half),

@@ -20,24 +20,38 @@
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,amx-tile,amx-" \
                           "bf16")))
 
-/* Each thread, around its products. */
-INLINE TILES void tiles_begin(void)
+/* What a thread's tiles are: of which size each is. As ldtilecfg and sttilecfg have it in memory. */
+struct tile_sizes {
+    uint8_t palette, start_row, reserved[14]; /* palette 0: there are none */
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} __attribute__((aligned(64)));
+
+/* gcc 12 takes it that ldtilecfg reads 8 bytes (its bug 114098): say that all are needed. */
+INLINE TILES void load_sizes(const struct tile_sizes *s)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } __attribute__((aligned(64))) shape = {.palette = 1};
-    for (int i = 0; i < 8; i++)
-        shape.row_bytes[i] = TILE_ROW, shape.rows[i] = 16;
-    /* gcc 12 takes it that ldtilecfg reads 8 bytes (its bug 114098): say that all are needed. */
-    __asm__ volatile("" ::"m"(shape) : "memory");
-    _tile_loadconfig(&shape);
+    __asm__ volatile("" ::"m"(*s) : "memory");
+    _tile_loadconfig(s);
 }
 
-INLINE TILES void tiles_end(void)
+/* Each thread, around its products. *before: for tiles_end(). */
+INLINE TILES void tiles_begin(struct tile_sizes *before)
 {
-    _tile_release();
+    struct tile_sizes whole = {.palette = 1};
+    for (int i = 0; i < 8; i++)
+        whole.row_bytes[i] = TILE_ROW, whole.rows[i] = 16;
+    _tile_storeconfig(before);
+    __asm__ volatile("" : "+m"(*before)::"memory"); /* all of it was written */
+    load_sizes(&whole);
+}
+
+/* Other kernels in this thread find the sizes that they have left: ggml sets its own once a thread. */
+INLINE TILES void tiles_end(const struct tile_sizes *before)
+{
+    if (before->palette)
+        load_sizes(before);
+    else
+        _tile_release();
 }
 
 /* Before tiles are loaded from what was just written: their intrinsics do not say that they read it. */

@@ -24,29 +24,27 @@ struct fake_config {
 };
 _Static_assert(sizeof(struct fake_config) == 64, "as ldtilecfg reads it");
 
-static _Thread_local struct {
+/* One for each thread, in here.c: the kernels and their tests have the same. */
+struct fake_tiles {
     uint8_t data[FAKE_TILES][FAKE_ROWS][FAKE_ROW_BYTES];
-    int configured;
-} fake_tiles;
+    struct fake_config config;
+    int whole; /* configured as the kernels want it */
+};
+extern _Thread_local struct fake_tiles fake_tiles;
 
-__attribute__((unused)) static void fake_config(const void *from)
+__attribute__((unused)) static void fake_configure(const void *from)
 {
-    struct fake_config c;
-    memcpy(&c, from, sizeof c);
-    int whole = c.palette == 1 && c.start_row == 0;
+    struct fake_config *c = &fake_tiles.config;
+    memcpy(c, from, sizeof *c);
+    fake_tiles.whole = c->palette == 1 && c->start_row == 0;
     for (int i = 0; i < FAKE_TILES; i++)
-        whole = whole && c.rows[i] == FAKE_ROWS && c.row_bytes[i] == FAKE_ROW_BYTES;
-    if (!whole) {
-        fputs("fake tiles: configured as the kernels do not\n", stderr);
-        abort();
-    }
+        fake_tiles.whole &= c->rows[i] == FAKE_ROWS && c->row_bytes[i] == FAKE_ROW_BYTES;
     memset(fake_tiles.data, 0, sizeof fake_tiles.data);
-    fake_tiles.configured = 1;
 }
 
 __attribute__((unused)) static uint8_t (*fake_tile(int i))[FAKE_ROW_BYTES]
 {
-    if (!fake_tiles.configured) {
+    if (!fake_tiles.whole) {
         fputs("fake tiles: used outside tiles_begin and tiles_end\n", stderr);
         abort();
     }
@@ -116,14 +114,16 @@ FAKE_WIDE static __m512i fake_cvtne2ps_pbh(__m512 high, __m512 low)
 }
 
 #undef _tile_loadconfig
+#undef _tile_storeconfig
 #undef _tile_release
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
 #undef _mm512_cvtne2ps_pbh
-#define _tile_loadconfig(from) fake_config(from)
-#define _tile_release() (void)(fake_tiles.configured = 0)
+#define _tile_loadconfig(from) fake_configure(from)
+#define _tile_storeconfig(to) memcpy(to, &fake_tiles.config, sizeof fake_tiles.config)
+#define _tile_release() fake_configure(&(struct fake_config){0})
 #define _tile_zero(i) memset(fake_tile(i), 0, sizeof fake_tiles.data[0])
 #define _tile_loadd(i, from, stride) fake_load(i, from, stride)
 #define _tile_stored(i, to, stride) fake_store(i, to, stride)

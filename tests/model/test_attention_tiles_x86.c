@@ -1,6 +1,7 @@
 /* Our kernel on AMX tiles against attention in doubles, and a row that does not depend on its company. */
 #ifdef TSRI_HAVE_LLAMA
 #include "model/attention_kit.h"
+#include "model/tiles_kit.h"
 
 #include <math.h>
 
@@ -180,7 +181,8 @@ TEST(hidden_keys_change_nothing)
 /* A score that is no number must not pass for none: the others would be weighed without it. */
 TEST(a_key_that_is_no_number_is_not_passed_over)
 {
-    static const ggml_fp16_t bad[] = {0x7e00, 0xfe00, 0x7c00, 0xfc00};
+    static const ggml_fp16_t bad[] = {0x7e00, 0xfe00, 0x7c00, 0xfc00,
+                                      0x7fff, 0xffff, 0x7ffc}; /* CUDA's, and of bytes 0xff */
     struct shape s = {GGML_TYPE_F16, 64, 14, 2, 40, 320, false};
     if (!runs_here()) SKIP(NO_TILES);
     for (size_t b = 0; b < sizeof bad / sizeof *bad; b++)
@@ -204,6 +206,30 @@ TEST(a_key_that_is_no_number_is_not_passed_over)
             free(before);
             end(&m);
         }
+}
+
+#ifdef TSRI_TEST_FAKETILES_H
+/* As in test_multiply_tiles_x86.c. */
+TEST(bits_are_those_of_the_name_that_is_stored_with_kv)
+{
+    struct shape s = {GGML_TYPE_F16, 64, 14, 2, 40, 320, true};
+    if (!runs_here()) SKIP(NO_TILES);
+    struct maths m = begin(&s);
+    kit_check_bits(by_us(&m, 0, s.n_rows, 1, true), (size_t)s.dim * s.n_heads * s.n_rows,
+                   0x144046d29851e92d);
+    end(&m);
+}
+#endif
+
+TEST(tiles_that_others_have_set_up_are_there_afterwards)
+{
+    struct shape s = {GGML_TYPE_F16, 64, 14, 2, 40, 320, false};
+    if (!runs_here()) SKIP(NO_TILES);
+    struct maths m = begin(&s);
+    kit_set_other_tiles();
+    by_us(&m, 0, s.n_rows, 1, true);
+    CHECK(kit_are_other_tiles());
+    end(&m);
 }
 
 TEST(rows_that_see_nothing_are_zeros)
@@ -237,6 +263,10 @@ int main(void)
     RUN(a_row_depends_neither_on_its_company_nor_on_threads);
     RUN(hidden_keys_change_nothing);
     RUN(a_key_that_is_no_number_is_not_passed_over);
+#ifdef TSRI_TEST_FAKETILES_H
+    RUN(bits_are_those_of_the_name_that_is_stored_with_kv);
+#endif
+    RUN(tiles_that_others_have_set_up_are_there_afterwards);
     RUN(rows_that_see_nothing_are_zeros);
     RUN(other_types_and_sizes_are_left_to_other_kernels);
     free(memory);

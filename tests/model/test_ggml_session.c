@@ -122,7 +122,7 @@ TEST(prompts_on_tiles_are_nearer_to_the_model_than_libllama)
         struct kit k;
         use_tiles(true);
         kit_open(&k, &m, TSR_DTYPE_F16, N);
-        CHECK_STR(k.info.arithmetic, "amx-bf16");
+        CHECK_STR(k.info.arithmetic, TSRI_TILES_BITS);
         check_nearer(&k, &how, N);
         kit_close(&k);
     }

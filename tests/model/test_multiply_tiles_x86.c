@@ -2,6 +2,7 @@
  * type of matrix; and a row that does not depend on its company. */
 #ifdef TSRI_HAVE_LLAMA
 #include "model/multiply_kit.h"
+#include "model/tiles_kit.h"
 
 #include <math.h>
 
@@ -89,11 +90,52 @@ TEST(a_row_depends_neither_on_its_company_nor_on_threads)
         check_company(types[t], true);
 }
 
+#ifdef TSRI_TEST_FAKETILES_H
+/* A matrix of whole numbers, each row of blocks with scales of its own: no rounding of ggml's in it. */
+static void set_whole_numbers(struct ggml_tensor *matrix)
+{
+    struct block {
+        ggml_fp16_t scale;
+        int8_t values[32];
+    } *b = matrix->data;
+    for (size_t i = 0; i < ggml_nbytes(matrix) / sizeof *b; i++) {
+        b[i].scale = (ggml_fp16_t)(0x2c00 + i * 37 % 0x400);
+        for (size_t k = 0; k < 32; k++)
+            b[i].values[k] = (int8_t)((i * 31 + k * 73) % 255 - 127);
+    }
+}
+
+/* KV in stores goes by the name of this arithmetic (TSRI_TILES_BITS): other bits need another name.
+ * On fake tiles, which every processor with AVX-512 has, and whose bits are those of the manual. */
+TEST(bits_are_those_of_the_name_that_is_stored_with_kv)
+{
+    if (skipped()) SKIP("this processor has no AMX");
+    struct maths m = begin(GGML_TYPE_Q8_0, 1056, TALL);
+    set_whole_numbers(m.matrix);
+    kit_check_bits(product(&m, 0, 40, TSRI_BY_TILES, 1), (size_t)TALL * 40, 0x55f2a0bfad731a90);
+    end(&m);
+}
+#endif
+
+TEST(tiles_that_others_have_set_up_are_there_afterwards)
+{
+    if (skipped()) SKIP("this processor has no AMX");
+    struct maths m = begin(types[0], 256, TALL);
+    kit_set_other_tiles();
+    product(&m, 0, 16, TSRI_BY_TILES, 1);
+    CHECK(kit_are_other_tiles());
+    end(&m);
+}
+
 int main(void)
 {
     kit_init();
     RUN(products_are_those_of_numbers_with_8_bits);
     RUN(a_row_depends_neither_on_its_company_nor_on_threads);
+#ifdef TSRI_TEST_FAKETILES_H
+    RUN(bits_are_those_of_the_name_that_is_stored_with_kv);
+#endif
+    RUN(tiles_that_others_have_set_up_are_there_afterwards);
     free(memory);
     return test_end();
 }
