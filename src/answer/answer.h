@@ -112,7 +112,10 @@ struct tsri_sampler {
 /* Temperature 0, top_p 1 and state 0, for the caller to change. */
 TSR_MUST int tsri_sampler_init(struct tsri_sampler *s, uint32_t n_vocab);
 void tsri_sampler_fini(struct tsri_sampler *s);
+/* TSRI_NO_TOKEN: the best of the logits is no number, so none of them says anything. */
 uint32_t tsri_sampler_pick(struct tsri_sampler *s, const float *logits, uint32_t n_vocab);
+#define TSRI_NO_TOKEN UINT32_MAX
+#define TSRI_NO_TOKEN_TEXT "the model computed no number for the next token"
 
 /* ---- how long a full read takes (speed.c) ---- */
 

@@ -45,7 +45,7 @@ static int by_probability(const void *a, const void *b)
  * comparison waits for the one before. */
 static uint32_t most_likely(const float *logits, uint32_t n)
 {
-    float top[4] = {logits[0], logits[0], logits[0], logits[0]};
+    float top[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     uint32_t i = 0;
     for (; i + 4 <= n; i += 4)
         for (uint32_t k = 0; k < 4; k++)
@@ -62,6 +62,7 @@ static uint32_t most_likely(const float *logits, uint32_t n)
 uint32_t tsri_sampler_pick(struct tsri_sampler *s, const float *logits, uint32_t n_vocab)
 {
     uint32_t top = most_likely(logits, n_vocab);
+    if (!isfinite(logits[top])) return TSRI_NO_TOKEN;
     if (s->temperature <= 0) return top;
     /* What is e^-20 times less likely than the best is never drawn; the rest is a few hundred. */
     uint32_t n = 0;

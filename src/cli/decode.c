@@ -80,6 +80,7 @@ int tsri_told_decode(struct tsri_told *a, const struct tsri_decode *d)
     for (uint32_t i = 0; i < max && !e; i++) {
         uint32_t token =
             i < n_known ? d->draft[i] : tsri_sampler_pick(d->sampler, r->logits, r->info.n_vocab);
+        if (token == TSRI_NO_TOKEN) return tsri_fail(TSR_EDEVICE, TSRI_NO_TOKEN_TEXT);
         if (i == 0) a->ttft_s = tsri_cli_now_s() - d->start_s;
         if (tsr_model_is_end(r->model, token)) {
             a->ended = TSRI_ENDED_STOP;

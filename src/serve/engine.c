@@ -17,10 +17,10 @@
 /* While there are requests, what they leave to be stored gets so much of the time that they take. A busy
  * server would otherwise store nothing, and read the same documents again and again. */
 #define LEARN_SHARE 0.1
-/* Rows of a layer that are computed at once; a token of a running answer waits for them. Where prompts
- * are computed on tiles, four times as many take no longer, and matrices are unpacked less often. */
+/* Rows of a layer that are computed at once, if the model does not say better; a token of a running
+ * answer waits for them. */
 #define PIECE_ROWS 128u
-#define PIECE_ROWS_FAST 512u
+#define PIECE_ROWS_MAX 512u
 /* Without work for so long, what was freed goes back to the system: a tenth of the memory of a small
  * model's server. Sooner, the next answer would take it again at once. */
 #define IDLE_NS 1000000000u
@@ -354,7 +354,7 @@ static bool keep_later(const struct tsri_task *t)
 static bool learn_later(struct tsri_engine *e, struct tsri_task *t)
 {
     bool keeps = keep_later(t);
-    t->learns = t->report.reasons & TSR_BLEND_FIRST && t->desc.n_segments;
+    t->learns = t->report.reasons & TSR_BLEND_FIRST && t->desc.n_segments && !t->spoiled;
     if (!keeps && !t->learns) return false;
     if (!tsr_blend_space(e->blend) || e->closing || e->learning.n >= e->n_queued_max) return false;
     t->desc.event = NULL;
@@ -521,7 +521,8 @@ int tsri_engine_open(struct tsri_engine **out, const struct tsri_engine_desc *d)
     /* One session more for documents. */
     if (!r)
         r = tsri_session_pool_init(&e->sessions, e->model, (uint32_t)slots, e->n_running_max + 1);
-    e->sessions.n_rows_cut = e->info.arithmetic[0] ? PIECE_ROWS_FAST : PIECE_ROWS;
+    uint32_t n_rows = e->info.rows_best ? e->info.rows_best : PIECE_ROWS;
+    e->sessions.n_rows_cut = tsri_min_u32(n_rows, PIECE_ROWS_MAX);
     if (!r) r = tsri_turns_init(&e->turns, e->n_running_max + e->n_queued_max);
     if (!r) r = tsri_sampler_init(&e->sampler, e->info.n_vocab);
     e->logits = tsri_alloc(e->n_running_max, e->info.n_vocab * sizeof *e->logits);

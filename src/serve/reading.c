@@ -190,6 +190,6 @@ void tsri_reading_stop(struct tsri_engine *e, struct tsri_task *t)
     if (t->session) tsr_session_end(t->session);
     tsr_blend_end(t->run, NULL, NULL);
     t->run = NULL;
-    tsri_session_pool_give(&e->sessions, t->session);
+    tsri_session_pool_give(&e->sessions, t->session, t->spoiled);
     t->session = NULL;
 }

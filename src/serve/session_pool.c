@@ -104,12 +104,13 @@ int tsri_session_pool_take(struct tsri_session_pool *p, uint32_t n, struct tsr_s
     return 0;
 }
 
-void tsri_session_pool_give(struct tsri_session_pool *p, struct tsr_session *session)
+void tsri_session_pool_give(struct tsri_session_pool *p, struct tsr_session *session, bool spoiled)
 {
     for (uint32_t i = 0; session && i < p->max; i++) {
         if (p->items[i].session != session) continue;
         p->items[i].taken = false;
         p->items[i].given_at = ++p->clock;
+        if (spoiled) drop(&p->items[i]);
         return;
     }
 }

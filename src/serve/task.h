@@ -59,8 +59,8 @@ bool tsri_session_pool_fits(const struct tsri_session_pool *p, uint32_t n);
  * TSR_EAGAIN if it does not fit. */
 TSR_MUST int tsri_session_pool_take(struct tsri_session_pool *p, uint32_t n,
                                     struct tsr_session **out);
-/* Accepts NULL. */
-void tsri_session_pool_give(struct tsri_session_pool *p, struct tsr_session *session);
+/* Accepts NULL. spoiled: nobody is to have it again. */
+void tsri_session_pool_give(struct tsri_session_pool *p, struct tsr_session *session, bool spoiled);
 /* Slots of all open sessions. */
 uint32_t tsri_session_pool_slots(const struct tsri_session_pool *p);
 
@@ -97,6 +97,7 @@ struct tsri_task {
     struct tsr_range shorts[2]; /* its segments */
     /* writing: */
     uint32_t token, n_written; /* the last token, whose KV is not there yet */
+    bool spoiled;              /* it was no number */
     uint32_t max_tokens;
     uint64_t random;     /* state of the sampler */
     uint64_t written_ns; /* when the last token came */

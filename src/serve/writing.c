@@ -101,6 +101,18 @@ static void put(struct tsri_engine *e, struct tsri_task *t, uint32_t token, cons
     if (t->n_written >= t->max_tokens) tsri_writing_end(e, t, TSRI_END_LENGTH, 0, NULL);
 }
 
+/* What is no number in KV would be in the sums of the next prompt in this session, even where it is
+ * hidden: the session is not used again. */
+static void put_next(struct tsri_engine *e, struct tsri_task *t, const float *logits)
+{
+    uint32_t token = choose(e, t, logits);
+    t->spoiled = token == TSRI_NO_TOKEN;
+    if (t->spoiled)
+        tsri_writing_end(e, t, TSRI_END_FAILED, TSR_EDEVICE, TSRI_NO_TOKEN_TEXT);
+    else
+        put(e, t, token, logits);
+}
+
 /* ---- the first token ---- */
 
 /* What the blend leaves for decoding is of its last ask: it must be taken at once. */
@@ -143,7 +155,7 @@ void tsri_writing_begin(struct tsri_engine *e, struct tsri_task *t)
                                    .queued_s = (double)(t->started_ns - t->queued_ns) * 1e-9,
                                    .read_s = (double)(tsri_now_ns() - t->started_ns) * 1e-9};
     tell(t, &event);
-    if (!t->n_draft) put(e, t, choose(e, t, e->logits), e->logits);
+    if (!t->n_draft) put_next(e, t, e->logits);
     for (uint32_t i = 0; i < t->n_draft && t->state == TSRI_TASK_WRITING; i++)
         put(e, t, t->draft[i], NULL);
 }
@@ -169,7 +181,7 @@ static void each_alone(struct tsri_engine *e, struct tsri_task **tasks, uint32_t
         if (r)
             tsri_writing_end(e, tasks[i], TSRI_END_FAILED, r, tsr_errmsg());
         else
-            put(e, tasks[i], choose(e, tasks[i], e->logits), e->logits);
+            put_next(e, tasks[i], e->logits);
     }
 }
 
@@ -185,10 +197,8 @@ void tsri_writing_all(struct tsri_engine *e, struct tsri_task **tasks, uint32_t 
     if (tsr_decoder_run(e->decoder, rows, n, flags, e->logits) < 0)
         each_alone(e, tasks, n);
     else
-        for (uint32_t i = 0; i < n; i++) {
-            const float *logits = e->logits + (size_t)i * e->info.n_vocab;
-            put(e, tasks[i], choose(e, tasks[i], logits), logits);
-        }
+        for (uint32_t i = 0; i < n; i++)
+            put_next(e, tasks[i], e->logits + (size_t)i * e->info.n_vocab);
     e->decode_s = (double)(tsri_now_ns() - start_ns) * 1e-9;
     e->now.decode_s += e->decode_s;
     if (n == 1) e->token_s = e->token_s > 0 ? 0.9 * e->token_s + 0.1 * e->decode_s : e->decode_s;

@@ -47,7 +47,11 @@ TEST(what_is_not_a_number_is_not_picked)
     CHECK_INT(pick(logits, MOST), 20);
     for (uint32_t i = 0; i < MOST; i++)
         logits[i] = NAN;
-    CHECK_INT(pick(logits, MOST), 0);
+    CHECK_INT(pick(logits, MOST), TSRI_NO_TOKEN);
+    logits[7] = -3;
+    CHECK_INT(pick(logits, MOST), 7);
+    logits[9] = INFINITY; /* a sum that has overflowed */
+    CHECK_INT(pick(logits, MOST), TSRI_NO_TOKEN);
 }
 
 int main(void)

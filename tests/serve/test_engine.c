@@ -402,6 +402,49 @@ TEST(the_fault_of_one_request_is_not_the_end_of_the_others)
     tsr_model_close(model);
 }
 
+/* Of the call that `fails_at` says: no numbers. */
+static int overflowing_logits(struct tsr_executor_session *s, const uint32_t *rows, uint32_t n,
+                              float *logits)
+{
+    int e = tsr_executor_tiny()->logits(s, rows, n, logits);
+    if (__atomic_add_fetch(&n_calls, 1, __ATOMIC_RELAXED) == fails_at)
+        for (uint32_t i = 0; i < n * VOCAB; i++)
+            logits[i] = NAN;
+    return e;
+}
+
+TEST(a_prompt_that_overflows_is_a_failure_and_its_session_is_not_used_again)
+{
+    struct engine_kit k;
+    struct engine_job j = {0};
+    struct tsr_model_desc md = {.size = sizeof md, .path = MODEL};
+    uint32_t tokens[100];
+    k.blend = (struct blend_kit){0};
+    faulty = *tsr_executor_tiny();
+    faulty.logits = overflowing_logits;
+    n_calls = 0;
+    fails_at = 1;
+    CHECK_INT(tsr_model_open(&k.blend.model.model, &faulty, &md), 0);
+    struct tsr_blend_desc bd = {.size = sizeof bd, .model = k.blend.model.model};
+    CHECK_INT(tsr_blend_open(&k.blend.blend, &bd), 0);
+    engine_kit_start(&k, NULL);
+    for (int i = 0; i < 2; i++) {
+        struct tsri_job_desc d = engine_kit_desc(tokens, 20, VOCAB, 1);
+        CHECK_INT(engine_kit_submit(&k, &j, &d), 0);
+        engine_kit_wait(&k, (uint32_t)i + 1);
+        CHECK_INT(j.why, i ? TSRI_END_LENGTH : TSRI_END_FAILED);
+        CHECK_INT(j.n_tokens, i ? 8 : 0);
+        if (!i) CHECK_HAS(j.text, "no number");
+        WAIT_FOR(engine_kit_is_idle(&k));
+        struct tsri_engine_stats stats;
+        tsri_engine_stats(k.engine, &stats);
+        CHECK_INT(stats.n_slots > 0, i); /* of sessions that are open */
+    }
+    tsri_engine_close(k.engine);
+    tsr_blend_close(k.blend.blend);
+    tsr_model_close(k.blend.model.model);
+}
+
 /* ---- memory ---- */
 
 static size_t resident_bytes(void)
@@ -449,6 +492,7 @@ int main(void)
     RUN(documents_are_stored_beside_requests_that_never_pause);
     RUN(a_client_with_many_requests_does_not_keep_another_waiting);
     RUN(the_fault_of_one_request_is_not_the_end_of_the_others);
+    RUN(a_prompt_that_overflows_is_a_failure_and_its_session_is_not_used_again);
     RUN(what_was_freed_goes_back_when_there_is_nothing_to_do);
     return test_end();
 }

@@ -15,8 +15,8 @@ TEST(a_session_that_is_given_back_is_used_again)
     CHECK_INT(tsri_session_pool_take(&p, 100, &a), 0);
     CHECK_INT(tsri_session_pool_take(&p, 1000, &b), 0);
     CHECK_INT(tsri_session_pool_slots(&p), 512 + 1024);
-    tsri_session_pool_give(&p, a);
-    tsri_session_pool_give(&p, b);
+    tsri_session_pool_give(&p, a, false);
+    tsri_session_pool_give(&p, b, false);
     CHECK_INT(tsri_session_pool_take(&p, 512, &c), 0);
     CHECK(c == a);
     CHECK_INT(tsri_session_pool_take(&p, 300, &c), 0);
@@ -37,14 +37,14 @@ TEST(spare_sessions_make_room_and_taken_ones_do_not)
     CHECK(tsri_session_pool_fits(&p, 512));
     CHECK(!tsri_session_pool_fits(&p, 513));
     CHECK_INT(tsri_session_pool_take(&p, 513, &c), TSR_EAGAIN);
-    tsri_session_pool_give(&p, a);
+    tsri_session_pool_give(&p, a, false);
     CHECK(tsri_session_pool_fits(&p, 1024));
     CHECK_INT(tsri_session_pool_take(&p, 1024, &c), 0);
     CHECK_INT(tsri_session_pool_slots(&p), 2048);
     CHECK(!tsri_session_pool_fits(&p, 1));
-    tsri_session_pool_give(&p, b);
-    tsri_session_pool_give(&p, c);
-    tsri_session_pool_give(&p, NULL);
+    tsri_session_pool_give(&p, b, false);
+    tsri_session_pool_give(&p, c, false);
+    tsri_session_pool_give(&p, NULL, false);
     /* No session has more slots than the context. */
     CHECK_INT(tsri_session_pool_round(&p, 1900), 2000);
     CHECK_INT(tsri_session_pool_take(&p, 1900, &a), 0);
