@@ -206,6 +206,8 @@ static int take_settings(struct tsr_blend *b, const struct tsr_blend_desc *desc)
     b->min_tokens = o ? o->blend_min_tokens : TSRI_MIN_TOKENS;
     if (desc->blend_min_tokens) b->min_tokens = desc->blend_min_tokens;
     if (desc->blend_min_tokens == UINT32_MAX) b->min_tokens = 0;
+    if (desc->profile && desc->profile->size < sizeof b->profile)
+        return tsri_fail(TSR_EINVAL, "blend: profile: size is missing, or of an older header");
     if (desc->profile)
         b->profile = *desc->profile;
     else
