@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """fit_gate.py - fits a gate to rounds that were measured, as lines for a profile.
 
-  fit_gate.py [--method rounds@0.15] [--floor X] [--features LIST] [--want P] answers.csv ...
+  fit_gate.py [--method rounds@0.15] [--floor X] [--features LIST] [--want P] [--nested N]
+              answers.csv ...
 
 Tables are those of `tessera-lab answers --csv --methods=rounds@...`, of one model: one round each,
 whatever a gate would have said of it. Without --method, each method of the tables has its turn.
@@ -10,7 +11,10 @@ The gate is the regression of tsr_gate_fit(): logistic, over standardised values
 and Platt's targets. It learns from the half `tune` whether an answer says what the prefill's says.
 The limit is the smallest at which the accepted answers of that half say the same with the share
 --want, each predicted by a gate that has not seen it (ten folds). Results are of the half `test`.
-Nothing but Python is needed."""
+
+--nested compares sets of features without the half `test`: each answer of the half `tune` is judged
+by a gate and a limit that were both chosen without it (ten folds, divided anew N times). Nothing of
+the half `test` is printed then. Nothing but Python is needed."""
 
 import argparse
 import csv
@@ -63,8 +67,8 @@ class Case:
     def known(self) -> bool:
         return self.blended and all(math.isfinite(v) for v in self.values)
 
-    def fold(self) -> int:
-        return hashlib.sha256(f"{self.set}/{self.id}".encode()).digest()[0] % FOLDS
+    def fold(self, division: str = "") -> int:
+        return hashlib.sha256(f"{division}{self.set}/{self.id}".encode()).digest()[0] % FOLDS
 
 
 # ---- tables ----
@@ -232,6 +236,19 @@ def choose_limit(judged: list[tuple[float, Case]], want: float) -> float:
     return 1.0
 
 
+def nested(cases: list[Case], want: float, division: str) -> list[Case]:
+    """The accepted ones. A limit chosen on the answers it is tried on promises too much: this says
+    what fit and choice together give."""
+    accepted = []
+    for k in range(FOLDS):
+        rest = [c for c in cases if c.fold(division) != k]
+        own = [c for c in cases if c.fold(division) == k]
+        if own and rest:
+            limit, weights = choose_limit(left_out(rest), want), fit(rest)
+            accepted += [c for c in own if predict(weights, c) >= limit]
+    return accepted
+
+
 # ---- what becomes of a half ----
 
 
@@ -316,18 +333,32 @@ def profile_lines(method: str, g: Gate) -> str:
     )
 
 
-def report(cases: list[Case], method: str, features: list[str], floor: float, want: float) -> None:
-    g = Gate(features, [], 1.0, floor)
+def to_learn(cases: list[Case], method: str, g: Gate) -> list[Case]:
     tune = [c for c in cases if c.half() == "tune" and g.judges(c)]
-    test = [c for c in cases if c.half() == "test"]
-    if len(tune) < 2 * (len(features) + 1):
+    if len(tune) < 2 * (len(g.features) + 1):
         raise SystemExit(
             f"{method}: {len(tune)} answers of the half tune are too few to learn from"
         )
+    return tune
+
+
+def report_nested(cases: list[Case], method: str, g: Gate, want: float, times: int) -> None:
+    tune, n = to_learn(cases, method, g), sum(c.half() == "tune" for c in cases)
+    accepted = [c for t in range(times) for c in nested(tune, want, f"{t}/")]
+    same = share(sum(c.same for c in accepted), len(accepted)).partition(" (")[0]
+    print(
+        f"{method}, floor {g.floor:g}, {','.join(g.features)}: nested, {times} x {FOLDS} folds: "
+        f"{100 * len(accepted) / times / n:.1f} % of {n} accepted, {same} say the same"
+    )
+
+
+def report(cases: list[Case], method: str, g: Gate, want: float) -> None:
+    tune = to_learn(cases, method, g)
+    test = [c for c in cases if c.half() == "test"]
     judged = left_out(tune)
     g.limit = choose_limit(judged, want)
     g.weights = [float(f"{w:.4g}") for w in fit(tune)]
-    print(f"{method}, floor {floor:g}: fitted to {len(tune)} answers of the half tune\n")
+    print(f"{method}, floor {g.floor:g}: fitted to {len(tune)} answers of the half tune\n")
     rows = []
     for limit in sorted({*SHOWN, g.limit}):
         accepted = [c.same for p, c in judged if p >= limit]
@@ -354,6 +385,7 @@ def main() -> None:
     p.add_argument("--floor", type=float, default=0, help="draft_floor; default: 0, none")
     p.add_argument("--features", default=DEFAULT, help="weights to fit; default: %(default)s")
     p.add_argument("--want", type=float, default=0.96, help="share that says the same")
+    p.add_argument("--nested", type=int, default=0, help="only compare features, N divisions")
     a = p.parse_args()
     features = a.features.split(",")
     unknown = [f for f in features if f not in NAMES]
@@ -365,7 +397,11 @@ def main() -> None:
     if not methods or methods[0] not in found:
         sys.exit(f"no rows of {a.method or 'rounds@...'}")
     for method in methods:
-        report(cases_of(rows, method, features), method, features, a.floor, a.want)
+        cases, g = cases_of(rows, method, features), Gate(features, [], 1.0, a.floor)
+        if a.nested:
+            report_nested(cases, method, g, a.want, a.nested)
+        else:
+            report(cases, method, g, a.want)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,26 @@ sys.exit(not {"constant", "agree", "worst"} <= set(names))
 END
 }
 
+# Everything that is judged is clear, so the odd ones of the half tune are accepted in each division,
+# and not a word is said about the other half.
+sets_of_features_are_compared_without_the_unseen_half() {
+    needs_python || return
+    clear_cut 400 >"$tmp/a.csv"
+    fit --floor 0.05 --features agree,worst --nested 2 "$tmp/a.csv"
+    is_silent && exits 0 || return
+    local expected
+    expected=$(
+        python3 - <<'END'
+from halves import half_of
+
+tune = [i for i in range(400) if half_of("nq-short" if i % 3 else "facts", str(i)) == "tune"]
+accepted = sum(i % 2 and i % 10 not in (3, 7) for i in tune)
+print(f"{100 * accepted / len(tune):.1f} % of {len(tune)} accepted, 100.0 % say the same")
+END
+    )
+    is "$out" "rounds@0.15, floor 0.05, agree,worst: nested, 2 x 10 folds: $expected"
+}
+
 # What is not always the same is a feature here and there, so both fits are of the same numbers.
 weights_are_those_of_the_library() {
     needs_python || return
@@ -133,6 +153,7 @@ tables_without_what_is_needed_are_named() {
 }
 
 run the_unseen_half_shows_what_the_gate_does
+run sets_of_features_are_compared_without_the_unseen_half
 run weights_are_those_of_the_library
 run tables_without_what_is_needed_are_named
 test_end
