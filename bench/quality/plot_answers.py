@@ -36,6 +36,7 @@ SETS = {
     "musique-short": "MuSiQue, 10 long passages",
     "kv": "key-value retrieval",
 }
+COSTLY = 512  # of enum tsr_blend_reason: computed whole because a trial would not pay
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 330, 250, 48, 16, 34, 44
 LEGEND, HEAD, LABEL, LABEL_WIDTH = 50, 28, 14, 30
 STYLE = """<style>
@@ -79,7 +80,8 @@ Answers = dict[str, dict[str, dict[str, Question]]]
 
 def outcome(r: dict[str, str]) -> str:
     whole = float(r["sure"] or "nan") == 1
-    return ("whole" if whole else "kept") + (" after a round" if int(r["rounds"]) else "")
+    tried = int(r["rounds"]) and not int(r["reasons"]) & COSTLY
+    return ("whole" if whole else "kept") + (" after a round" if tried else "")
 
 
 def read(paths: list[str], half: str) -> Answers:

@@ -70,6 +70,10 @@ struct tsri_more {
     struct tsr_session *session; /* NULL: the reader's */
 };
 int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *more);
+/* What the gate's trial is weighed with: the times of this machine at `speed_path`
+ * (tsri_speed_note()), 0 where they are not known or there is no gate. */
+void tsri_reader_weigh(const struct tsri_reader *r, const char *speed_path,
+                       struct tsr_ask_desc *ask);
 /* The path of the model that is meant, in buf or not: `named` (NULL: none), that of the environment,
  * or the best of tools/setup --model that is there. `fallback`, if given: it is only the one that
  * is used when no better one could be fetched. */

@@ -17,19 +17,6 @@
 
 /* ---- answering ---- */
 
-/* What the gate's trial is weighed with. */
-static void take_costs(struct tsri_asking *a)
-{
-    char path[4096];
-    uint32_t n = (uint32_t)a->dialog.n_tokens;
-    tsri_reader_beside(&a->reader, a->cli, "speed", path, sizeof path);
-    double full_s = tsri_speed_guess(path, a->reader.info.device, n);
-    double token_s = tsri_speed_guess_answer(path, a->reader.info.device);
-    bool known = a->ask.flags & TSR_ASK_GATE && !isnan(full_s) && !isnan(token_s);
-    a->ask.row_s = known ? full_s / n : 0;
-    a->ask.token_s = known ? token_s : 0;
-}
-
 /* The first turn goes through the cache; later turns continue after the tokens of the session. */
 static int read_prompt(struct tsri_asking *a)
 {
@@ -62,7 +49,9 @@ static int read_prompt(struct tsri_asking *a)
     a->ask.segments = d->segments;
     a->ask.n_segments = (uint32_t)d->n_segments;
     a->ask.system = 1;
-    take_costs(a);
+    char speed[4096];
+    tsri_reader_beside(r, a->cli, "speed", speed, sizeof speed);
+    tsri_reader_weigh(r, speed, &a->ask);
     struct tsr_blend_report look = {.size = sizeof look};
     int e = tsri_choosing_lead(a, &look);
     if (e) return e;

@@ -8,6 +8,7 @@
 #include <tessera/server.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <unistd.h>
@@ -369,6 +370,16 @@ int tsri_reader_go_on(const struct tsri_reader *r, const struct tsri_more *m)
     free(last);
     if (e == TSR_ENOMEM) return tsri_cli_fail("no memory");
     return e < 0 ? tsri_cli_failed() : 0;
+}
+
+void tsri_reader_weigh(const struct tsri_reader *r, const char *speed_path,
+                       struct tsr_ask_desc *ask)
+{
+    double full_s = tsri_speed_guess(speed_path, r->info.device, ask->n_tokens);
+    double token_s = tsri_speed_guess_answer(speed_path, r->info.device);
+    bool known = ask->flags & TSR_ASK_GATE && !isnan(full_s) && !isnan(token_s);
+    ask->row_s = known ? full_s / ask->n_tokens : 0;
+    ask->token_s = known ? token_s : 0;
 }
 
 /* ---- what flags say about answers ---- */

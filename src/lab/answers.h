@@ -67,6 +67,7 @@ struct tsri_responder {
     struct tsri_methods methods;
     uint32_t answer_max;
     bool free_order;                /* see tsr_segments_lead() */
+    const char *speed_path;         /* times of the prefills are kept there; NULL: no weighing */
     struct tsr_blend *plain, *same; /* without a cache; documents after the system prompt */
     /* Of methods of kind ROUNDS. They share cache and space with the reader's, so documents are
      * stored once. */

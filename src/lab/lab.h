@@ -36,7 +36,7 @@
       "  --answers=N       generate answers of up to N tokens and compare them; the gate needs\n" \
       "                    them (default: 32; 0: none)\n" \
       "  --int8            also measure --ratio with entries stored as int8\n") \
-    X(answers, "answers", "[--json] [--prompts=FILE] [--half=HALF] [--methods=LIST] [--order=free|given] [--csv=FILE] [--shard=I/N] [--limit=N] [--tokens=N] [--summary] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [TABLE...]", \
+    X(answers, "answers", "[--json] [--prompts=FILE] [--half=HALF] [--methods=LIST] [--order=free|given] [--weigh] [--csv=FILE] [--shard=I/N] [--limit=N] [--tokens=N] [--summary] [--model=FILE] [--profile=FILE] [--weights=TYPE] [--device=NAME] [--threads=N] [TABLE...]", \
       "count the answers that stay right when documents are reused", \
       "Answers every question greedily with a full prefill, with plain reuse, with CacheBlend and as\n" \
       "`tessera ask` does, with the documents known. Prints right answers, F1, exact matches and\n" \
@@ -49,6 +49,9 @@
       "                    tessera with one round of that ratio, whatever the gate says of it\n" \
       "  --order=free      the document that the question looks at most goes first, for all methods;\n" \
       "                    keep such tables apart from those in the given order (default: given)\n" \
+      "  --weigh           tessera is given the times of this run, as `tessera ask` those that it\n" \
+      "                    keeps: a prompt whose trial would cost more than it saves is read in\n" \
+      "                    full at once; depends on the machine, so keep such tables apart, too\n" \
       "  --csv=FILE        table of all answers, and of what the gate saw of each; an interrupted run\n" \
       "                    continues where it ends\n" \
       "  --shard=I/N       only part I of N parts, for several processes, each with its own --csv\n" \

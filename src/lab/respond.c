@@ -198,9 +198,13 @@ static int read_prompt(const struct tsri_responder *p, const struct tsri_method 
     bool cached = m->kind != TSRI_METHOD_PREFILL, ours = is_ours(m);
     if (ours && full->leads) ask.flags |= TSR_ASK_LEAD;
     if (cached && tsr_blend_learn(blend, &ask, NULL, NULL) < 0) return tsri_cli_failed();
+    if (p->speed_path && m->kind == TSRI_METHOD_TESSERA)
+        tsri_reader_weigh(p->reader, p->speed_path, &ask);
     double start = tsri_cli_now_s();
     if (tsr_blend_ask(blend, &ask, logits, &report) < 0) return tsri_cli_failed();
-    row->seconds = tsri_cli_now_s() - start + (ours ? full->look_s : 0);
+    /* `ask` does not look for an order either where a trial does not pay. */
+    bool looked = ours && !(report.reasons & TSR_BLEND_COSTLY);
+    row->seconds = tsri_cli_now_s() - start + (looked ? full->look_s : 0);
     row->n_tokens = full->n_prompt;
     row->n_computed = full->n_prompt - report.n_exact - report.n_reused;
     row->n_recomputed = report.n_recomputed;
@@ -243,6 +247,16 @@ static void judge(struct tsri_response *row, const struct spoken *full)
     row->right = tsri_answer_right(row->text, q->answers, q->n_answers);
 }
 
+/* What `ask` notes of a prompt that was computed whole. The first token took no pass of its own. */
+static void note_times(const struct tsri_responder *p, const struct spoken *full, double full_s,
+                       double answer_s)
+{
+    const char *how = p->reader->info.device;
+    if (!p->speed_path) return;
+    tsri_speed_note(p->speed_path, how, full->n_prompt, full_s);
+    if (full->said.n) tsri_speed_note_answer(p->speed_path, how, full->said.n - 1, answer_s);
+}
+
 static int respond_full(struct tsri_responder *p, struct spoken *full, struct tsri_response *row)
 {
     const struct tsri_reader *r = p->reader;
@@ -250,7 +264,9 @@ static int respond_full(struct tsri_responder *p, struct spoken *full, struct ts
     const struct tsri_method *m = &p->methods.items[0];
     start_row(row, full->question, m);
     int e = read_prompt(p, m, full, full->logits, row);
+    double start = tsri_cli_now_s();
     if (!e) e = decode(p, p->plain, full, full->logits, &full->said);
+    if (!e) note_times(p, full, row->seconds, tsri_cli_now_s() - start);
     /* In the same kind of pass as the methods, which may round otherwise than single tokens. */
     if (!e) e = follow(p, p->plain, full, full->logits);
     for (uint32_t i = 0; i < full->said.n && !e; i++)

@@ -112,9 +112,33 @@ rounds_are_measured_whatever_the_gate_says() {
     exits 1 && complains 'rounds@0.1: rounds need selector query'
 }
 
+# Of this profile no trial pays, whatever the times are: it recomputes as much as it saves.
+a_trial_is_weighed_with_the_times_of_the_run() {
+    ask_init llama || return
+    question 1 >"$tmp/q.jsonl"
+    printf '%s\n' 'version: 1' 'context: primer' 'primer: "the old town"' 'rounds: [0.5]' 'draft: 4' 'draft_passes: 1' \
+        'gate_limit: 0.5' 'gate_accepts: 0.5' 'gate: {constant: 9}' >"$tmp/dear.yaml"
+    mkdir -p "$tmp/times"
+    TMPDIR=$tmp/times answers --methods=tessera --profile="$tmp/dear.yaml" --weigh
+    exits 0 || return
+    local all
+    all=$(cat "$tmp/rows.csv")
+    is "$(cell tessera recomputed) $(($(cell tessera reasons) & 512)) $(cell tessera kl)" '0 512 0' || fail "$all" || return
+    is "$(ls "$tmp/times")$([ -e "$tmp/deps/store" ] && echo store)" '' || return
+    # Neither a ratio nor a method of others is weighed.
+    answers --methods=tessera,tessera@0.1,rounds@0.1,cacheblend --profile="$tmp/dear.yaml" --csv="$tmp/weighed.csv" --weigh
+    exits 0 || return
+    is "$(awk -F, 'NR > 1 && $19 >= 512 { printf "%s ", $4 }' "$tmp/weighed.csv")" 'tessera ' || fail "$(cat "$tmp/weighed.csv")" || return
+    # Without it the same prompt is tried.
+    answers --methods=tessera --profile="$tmp/dear.yaml" --csv="$tmp/tried.csv"
+    exits 0 || return
+    is "$(awk -F, '$4 == "tessera" { print $18, $19 }' "$tmp/tried.csv")" '1 0' || fail "$(cat "$tmp/tried.csv")"
+}
+
 run recomputing_everything_gives_the_prefills_answer
 run in_a_free_order_one_document_leads_for_all_methods
 run rounds_are_measured_whatever_the_gate_says
+run a_trial_is_weighed_with_the_times_of_the_run
 run the_shipped_method_is_what_ask_does
 run a_plain_answer_ends_with_its_line
 run a_question_that_is_too_long_is_left_out
