@@ -58,6 +58,23 @@ END
     is "$(grep -c 'NQ' "$tmp/a.svg") $(grep -c '>10 s<' "$tmp/a.svg")" '0 1'
 }
 
+# The library counts a round that was left out because a trial would not pay (512).
+a_prompt_that_was_not_tried_was_computed_whole_at_once() {
+    needs_python || return
+    table <<'END' | sed '/tessera/ s/,nan,0,0,/,1,1,512,/' >"$tmp/a.csv"
+one facts 1 prefill 4 1
+one facts 1 tessera 4 1
+END
+    table <<'END' | sed 's/^\(one,facts,1,tessera,.*\),nan,0,0,/\1,1,0,0,/; s/^\(one,facts,2,tessera,.*\),nan,0,0,/\1,1,1,0,/' >"$tmp/t.csv"
+one facts 1 prefill 30 0
+one facts 1 tessera 15 0
+one facts 2 prefill 30 0
+one facts 2 tessera 60 0
+END
+    plot --times "$tmp/t.csv" "$tmp/a.csv" >"$tmp/a.svg" || fail 'no plot' || return
+    is "$(grep -c '>2.0x<' "$tmp/a.svg")" 1
+}
+
 nothing_to_plot_is_an_error() {
     needs_python || return
     table </dev/null >"$tmp/a.csv"
@@ -66,5 +83,6 @@ nothing_to_plot_is_an_error() {
 
 run every_model_and_set_has_a_panel_with_its_methods
 run times_can_come_from_another_table
+run a_prompt_that_was_not_tried_was_computed_whole_at_once
 run nothing_to_plot_is_an_error
 test_end
