@@ -114,6 +114,10 @@ static int refuse(const struct setting *s, const char *why)
                      tsri_printable(s->value, shown, sizeof shown), why);
 }
 
+/* No host memory is not possible here: all KV passes through it. 256M hold eight blocks of 256 tokens
+ * of an 8B model (128 KiB each token), enough to fill and to be written to a lower tier meanwhile. */
+#define HOST_LEAST "256M"
+
 static int put_gb(const struct setting *s)
 {
     double gb;
@@ -122,6 +126,12 @@ static int put_gb(const struct setting *s)
     if (gb <= 0 && strcmp(s->row->option, "disk_size") == 0)
         return note(s, TSR_LOG_INFO,
                     "ignored: disk_size is unchanged; without disk_path there is no disk tier");
+    if (gb <= 0) {
+        int err =
+            note(s, TSR_LOG_WARN,
+                 "host memory is always the first tier: using " HOST_LEAST "; write host_size");
+        return err ? err : pass_on(s, HOST_LEAST);
+    }
     char bytes[32];
     snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)(gb * (double)TSRI_GIB));
     return pass_on(s, bytes);

@@ -6,7 +6,7 @@
  *
  * Row: X(key, owner, action, option, level, note)
  *   action KEEP     the value as it stands
- *          GB       a decimal number of GiB becomes bytes
+ *          GB       a decimal number of GiB becomes bytes; 0 is the least host memory, no disk_size
  *          DIR      file:// is cut off; false or None is no path; of several paths the first
  *          DIGEST   hash names of Python and vLLM become ours
  *          EVICT    cache policies; those we do not have become adaptive
@@ -49,7 +49,7 @@
     X(local_cpu, LMCACHE, ALWAYS, "", WARN, \
       "host memory is always the first tier; host_size limits it") \
     X(max_local_cpu_size, LMCACHE, GB, "host_size", INFO, \
-      "in GB of 1024^3 bytes") \
+      "in GB of 1024^3 bytes; 0 becomes 256M, with a line") \
     X(local_disk, LMCACHE, DIR, "disk_path", INFO, "a path or file:// URL") \
     X(local_disk_path, CHUNKCACHE, DIR, "disk_path", INFO, "a path or file:// URL") \
     X(enable_disk, CHUNKCACHE, KEEP, "disk_enabled", INFO, \
@@ -146,7 +146,7 @@
     X(internal_api_server_enabled, LMCACHE, IGNORE, "", WARN, TSRI_METRICS) \
     X(internal_api_server_*, LMCACHE, IGNORE, "", INFO, TSRI_METRICS) \
     /* LMCache, multi-process server */ \
-    X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB of 1024^3 bytes") \
+    X(l1_size_gb, LMCACHE, GB, "host_size", INFO, "in GB of 1024^3 bytes; 0 becomes 256M, with a line") \
     X(eviction_policy, LMCACHE, EVICT, "policy", INFO, \
       "LRU, ARC, IsolatedLRU, noop; unsupported policies become adaptive") \
     X(hash_algorithm, LMCACHE, DIGEST, "hash", INFO, "blake3 and builtin become sha256") \

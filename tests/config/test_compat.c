@@ -283,10 +283,35 @@ TEST(sizes_in_gb_become_bytes)
     CHECK_INT(set("max_local_cpu_size", "five"), TSR_ECONFIG);
     CHECK_STR(tsr_errmsg(), "max_local_cpu_size (host_size here): \"five\" is not a number of GB");
     CHECK_INT(set("max_local_cpu_size", "-1"), TSR_ECONFIG);
-    CHECK_INT(set("max_local_cpu_size", "0"), TSR_ECONFIG);
-    CHECK_STR(tsr_errmsg(), "max_local_cpu_size (host_size here): 0 is out of range (1M to 16T)");
+    CHECK_INT(set("max_local_cpu_size", "0.0001"), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "is out of range (1M to 16T)");
     CHECK_INT(set("max_local_cpu_size", "1e30"), TSR_ECONFIG);
     CHECK_STR(tsr_config_get(cfg, "host_size"), "5G");
+}
+
+/* LMCache's engines for prompts and for answers turn host memory off; here all KV passes through it. */
+TEST(no_host_memory_becomes_the_least_with_a_warning)
+{
+    static const char *const keys[] = {"max_local_cpu_size", "l1_size_gb"};
+    for (size_t i = 0; i < TSRI_COUNT(keys); i++) {
+        reopen();
+        CHECK_INT(set(keys[i], "0"), 0);
+        CHECK_STR(tsr_config_get(cfg, "host_size"), "256M");
+        CHECK_INT(n_lines, 1);
+        CHECK_HAS(lines[0], "0: host memory is always the first tier: using 256M; write host_size");
+        CHECK_INT(levels[0], TSR_LOG_WARN);
+    }
+    reopen();
+    setenv("LMCACHE_MAX_LOCAL_CPU_SIZE", "0.0", 1);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "256M");
+    reopen();
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "lmcache_decoder.yaml")), 0);
+    CHECK_STR(tsr_config_get(cfg, "host_size"), "256M");
+    CHECK_STR(tsr_config_get(cfg, "disk_path"), "");
+    CHECK_INT(tsri_config_check(cfg), 0);
+    CHECK_INT(logged("lmcache_decoder.yaml:2:21: max_local_cpu_size: 0: host memory"), 1);
+    CHECK_INT(logged("enable_nixl (LMCache): ignored: engines share KV through"), 1);
 }
 
 TEST(disk_paths_lose_their_scheme)
@@ -660,6 +685,7 @@ int main(void)
     RUN(the_chunk_cache_environment_loads);
     RUN(keys_behind_lmcaches_prefix_are_its_keys);
     RUN(sizes_in_gb_become_bytes);
+    RUN(no_host_memory_becomes_the_least_with_a_warning);
     RUN(disk_paths_lose_their_scheme);
     RUN(hash_names_become_ours);
     RUN(policies_we_do_not_have_become_adaptive_with_a_warning);
