@@ -37,6 +37,7 @@ __all__ = [
     "worker_gone",
 ]
 
+_POOL_SHARES = b"device_pool_share", b"device_pool_chunked_share"
 Device = tuple[str, int]  # name and number, as the options device and device_number have them
 
 _lock = threading.Lock()  # of the two tables
@@ -90,10 +91,15 @@ def device_pool_share(options: Mapping[str, Any]) -> float:
         configure(config, None, True, options)
         fixed = lib.tsr_config_get(config, b"device_pool_size") != b"0"
         served = lib.tsr_config_get(config, b"owner") == b"daemon"
-        share = float(lib.tsr_config_get(config, b"device_pool_share") or 0)
+        chunked = lib.tsr_config_get(config, b"chunked") == b"true"
+        share, chunked_share = (
+            float(lib.tsr_config_get(config, name) or 0) for name in _POOL_SHARES
+        )
     finally:
         lib.tsr_config_close(config)
-    return 0.0 if fixed or served else share
+    if fixed or served:
+        return 0.0
+    return share or (chunked_share if chunked else 0.0)
 
 
 def forbid_pool(engine: str) -> None:
@@ -120,7 +126,8 @@ class _Opened:
             if not (daemon and serve):  # a scheduler beside a tesserad moves no KV
                 _choose_device(config, options, device)
             if (engine, os.getpid()) in _poolless:
-                check(lib.tsr_config_set(config, b"device_pool_share", b"0"))
+                for name in _POOL_SHARES:
+                    check(lib.tsr_config_set(config, name, b"0"))
             if not daemon:
                 if not lib.tsr_config_get(config, b"server_socket"):
                     path = private_socket(engine).encode()

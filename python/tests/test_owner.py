@@ -59,6 +59,10 @@ class TestSharing(Folder):
         forms = [dict(device_pool_size="8M"), dict(owner="daemon"), dict(device_pool_share=0)]
         for more in forms:
             self.assertEqual(owner.device_pool_share({**self.options, **more}), 0)
+        chunks = dict(device_pool_share=0, chunk_cache_gpu_memory_utilization=0.02)
+        for on, share in ((False, 0), (True, 0.02)):
+            given = {**self.options, **chunks, "enable_chunk_cache": on}
+            self.assertEqual(owner.device_pool_share(given), share)
         self.options["device"] = "cpu"
         self.assertGreater(self.pool_bytes("roomy"), 0)
         owner.forbid_pool("unit")

@@ -439,10 +439,11 @@ static uint64_t pool_bytes(const struct tsr_cache *c)
 {
     const struct tsri_options *o = &c->options;
     struct tsr_device_info info = {.size = sizeof info};
-    if (o->device_pool_size || !(o->device_pool_share > 0)) return o->device_pool_size;
+    double share = tsri_options_pool_share(o);
+    if (o->device_pool_size || !(share > 0)) return o->device_pool_size;
     if (tsri_device_info(c->device, &info) != 0) info.bytes_total = info.bytes_free = 0;
     uint64_t most = info.bytes_free - info.bytes_free / 16;
-    uint64_t bytes = (uint64_t)(o->device_pool_share * (double)info.bytes_total);
+    uint64_t bytes = (uint64_t)(share * (double)info.bytes_total);
     if (bytes <= most && bytes >= POOL_MIN_BYTES) return bytes;
     tsri_log(TSR_LOG_WARN, "device_pool_share: %.0f of %.0f MiB wanted, %.0f MiB free: %s",
              (double)bytes / 0x1p20, (double)info.bytes_total / 0x1p20,
@@ -485,7 +486,7 @@ static int add_device(struct tsri_manager *m, const struct tsr_config *cfg)
     const struct tsri_options *o = &c->options;
     if (!o->device[0] && !o->device_pool_size) {
         /* Files for the chunk cache have it, whether or not there is a device. */
-        if (o->device_pool_share > 0)
+        if (tsri_options_pool_share(o) > 0)
             tsri_log(TSR_LOG_INFO, "device_pool_share: no pool: no device (option device)");
         return 0;
     }

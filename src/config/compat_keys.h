@@ -185,8 +185,8 @@
       "also sets separator to \"##\" if it is not set") \
     X(chunk_separator, CHUNKCACHE, KEEP, "separator", INFO, "text between documents") \
     X(chunk_hash_algo, CHUNKCACHE, DIGEST, "hash", INFO, "xxhash becomes xxh3") \
-    X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, KEEP, "device_pool_share", INFO, \
-      "share of device memory; acts if there is a device") \
+    X(chunk_cache_gpu_memory_utilization, CHUNKCACHE, KEEP, "device_pool_chunked_share", INFO, \
+      "share of device memory; acts if there is a device and enable_chunk_cache is on") \
     /* engines */ \
     X(kv_connector, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \
     X(kv_connector_module_path, ENGINE, IGNORE, "", INFO, TSRI_ENGINE) \

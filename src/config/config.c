@@ -381,6 +381,13 @@ int tsri_config_check(const struct tsr_config *cfg)
     return 0;
 }
 
+/* Decided when it is used: files and environments name the share before or after chunked itself. */
+double tsri_options_pool_share(const struct tsri_options *o)
+{
+    return o->device_pool_share > 0 || !o->chunked ? o->device_pool_share
+                                                   : o->device_pool_chunked_share;
+}
+
 int tsri_config_note(struct tsr_config *cfg, const char *key, int level, const char *text)
 {
     struct notes *notes = cfg->notes;

@@ -19,6 +19,8 @@
 const struct tsri_options *tsri_config_options(const struct tsr_config *cfg);
 /* The rules between options, which single settings cannot know. Call before using the values. */
 TSR_MUST int tsri_config_check(const struct tsr_config *cfg);
+/* The share of device memory for the pool: the one that always holds, or the one with chunked. */
+double tsri_options_pool_share(const struct tsri_options *o);
 /* What should be said about the settings: keys that are ignored, and values that were replaced. One
  * note per key, the latest. They wait in the configuration until a log is on. */
 struct tsri_note {

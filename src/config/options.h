@@ -208,6 +208,8 @@ struct tsri_list {
       "device memory for copies of reused entries; 0: device_pool_share") \
     X(device_pool_share, FLOAT, "0", 0, 1, 0, \
       "device_pool_size as a share of the device's memory, as far as that is free; 0: no pool") \
+    X(device_pool_chunked_share, FLOAT, "0", 0, 1, 0, \
+      "device_pool_share while chunked is on and device_pool_share is 0; 0: no pool") \
     X(http_listen, STRING, "127.0.0.1:7464", 0, 63, 0, \
       "tesserad: address of status page and metrics, or off; non-loopback requires http_token") \
     X(http_token, PATH, "", 0, 4095, 0, \

@@ -41,6 +41,30 @@ TEST(a_share_is_of_all_memory_of_the_device)
     gpu->reset();
 }
 
+TEST(the_share_of_chunked_mode_counts_while_that_is_on)
+{
+    struct kit k;
+    for (int on = 0; on < 2; on++) {
+        const char *const options[] = {"device",
+                                       "fakegpu",
+                                       "device_pool_chunked_share",
+                                       "0.25",
+                                       "host_page_size",
+                                       "16K",
+                                       "separator",
+                                       "##",
+                                       "chunked",
+                                       on ? "true" : "false",
+                                       NULL};
+        gpu->memory_max(40 * MIB);
+        kit_open(&k, options);
+        (void)kit_stats(&k);
+        CHECK_INT(kit_metric(&k, TSRI_M_device_pool_bytes), on ? 10 * MIB : 0);
+        CHECK(kit_end(&k));
+        gpu->reset();
+    }
+}
+
 TEST(a_size_in_bytes_wins)
 {
     struct kit k;
@@ -96,6 +120,7 @@ int main(void)
     gpu = fakegpu_load();
     tsr_log_set(keep_line, NULL, TSR_LOG_INFO);
     RUN(a_share_is_of_all_memory_of_the_device);
+    RUN(the_share_of_chunked_mode_counts_while_that_is_on);
     RUN(a_size_in_bytes_wins);
     RUN(a_share_takes_no_more_than_is_free);
     RUN(no_room_is_no_pool_and_no_error);

@@ -230,9 +230,24 @@ TEST(the_chunk_cache_file_loads)
     CHECK_STR(v->disk_path, "");
     CHECK_INT(v->host_size, (uint64_t)5 << 30);
     CHECK_INT(v->disk_size, (uint64_t)16 << 30);
-    CHECK(v->device_pool_share == 0.15);
+    /* The feature is off, and with it its share of the GPU. */
+    CHECK(v->device_pool_share == 0 && v->device_pool_chunked_share == 0.15);
+    CHECK(tsri_options_pool_share(v) == 0);
     CHECK_INT(v->hash, TSRI_HASH_XXH3);
     CHECK_INT(tsri_config_check(cfg), 0);
+}
+
+TEST(the_share_of_the_chunk_cache_counts_while_it_is_on)
+{
+    reopen();
+    CHECK_INT(load("chunk_cache_gpu_memory_utilization: 0.15\nenable_chunk_cache: true\n"), 0);
+    CHECK(tsri_options_pool_share(tsri_config_options(cfg)) == 0.15);
+    CHECK_INT(set("device_pool_share", "0.3"), 0);
+    CHECK(tsri_options_pool_share(tsri_config_options(cfg)) == 0.3);
+    CHECK_INT(set("enable_chunk_cache", "false"), 0);
+    CHECK(tsri_options_pool_share(tsri_config_options(cfg)) == 0.3);
+    CHECK_INT(set("device_pool_share", "0"), 0);
+    CHECK(tsri_options_pool_share(tsri_config_options(cfg)) == 0);
 }
 
 TEST(the_chunk_cache_environment_loads)
@@ -244,6 +259,7 @@ TEST(the_chunk_cache_environment_loads)
     CHECK(v->chunked && v->disk_enabled && v->frozen);
     CHECK_STR(v->separator, "##");
     CHECK_STR(v->disk_path, "/var/cache/kv");
+    CHECK(tsri_options_pool_share(v) == 0.15);
     CHECK_INT(v->chunk_size, 128);
     CHECK_INT(v->host_size, (uint64_t)5 << 29);
     CHECK_INT(v->disk_size, (uint64_t)20 << 30);
@@ -682,6 +698,7 @@ int main(void)
     RUN(the_engine_file_for_asynchronous_scheduling_loads);
     RUN(the_ucm_files_load);
     RUN(the_chunk_cache_file_loads);
+    RUN(the_share_of_the_chunk_cache_counts_while_it_is_on);
     RUN(the_chunk_cache_environment_loads);
     RUN(keys_behind_lmcaches_prefix_are_its_keys);
     RUN(sizes_in_gb_become_bytes);

@@ -31,12 +31,16 @@ class TestRoom(unittest.TestCase):
 
     def test_a_share_comes_off_the_engines_own(self):
         self.assertEqual(self.left({"device_pool_share": 0.15}), 450)
-        self.assertEqual(self.left({"chunk_cache_gpu_memory_utilization": "0.15"}), 450)
+        chunks = {"chunk_cache_gpu_memory_utilization": "0.15", "enable_chunk_cache": True}
+        self.assertEqual(self.left(chunks), 450)
         self.assertEqual(self.left({"device_pool_share": 0.15, "blend": True}), 450)
 
     def test_there_may_be_nothing_to_take_off(self):
         share = {"device_pool_share": 0.15}
         self.assertEqual(self.left({}), 600)
+        for off in ({}, {"enable_chunk_cache": "False"}, {"blend": True}):
+            chunks = {"chunk_cache_gpu_memory_utilization": 0.15, **off}
+            self.assertEqual(self.left(chunks), 600)
         self.assertEqual(self.left({**share, "device_pool_size": "8M"}), 600)
         self.assertEqual(self.left({**share, "owner": "daemon"}), 600)
         self.assertEqual(self.left(share, ranks=2), 600)
