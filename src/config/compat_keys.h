@@ -14,7 +14,8 @@
  *          BLEND    sets blend, and separator to " # # " where none is set
  *          RUNS     sets match_min_tokens, and blend at any offset and from traffic
  *          ENGINE   the kind of LMCache's server: default, or blend as BLEND does
- *          REMOTE   a URL: redis://, valkey:// and s3:// become options of those tiers; none is off
+ *          REMOTE   a URL: redis://, valkey://, resp:// and s3:// become options of those tiers; none
+ *                   is off
  *          EXTRA    a mapping of further keys, or the text of one
  *          ALWAYS   what Tessera does in any case; false is refused at level ERROR, else one log line
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
@@ -122,7 +123,28 @@
       "TESSERA_CONFIG_FILE is not set") \
     /* LMCache: remote, sharing, servers */ \
     X(remote_url, LMCACHE, REMOTE, "redis_address", WARN, \
-      "redis:// and valkey:// become redis_*, s3:// becomes s3_*; others are ignored") \
+      "redis://, valkey:// and resp:// become redis_*, s3:// becomes s3_*; others are ignored") \
+    X(extra_config_username, LMCACHE, KEEP, "redis_user", INFO, "username in extra_config") \
+    X(extra_config_password, LMCACHE, KEEP, "redis_password", INFO, "password in extra_config") \
+    X(extra_config_resp_num_threads, LMCACHE, IGNORE, "", INFO, \
+      "redis_connections and io_threads set how many requests run at once") \
+    X(resp_username, LMCACHE, KEEP, "redis_user", INFO, "the variable LMCACHE_RESP_USERNAME") \
+    X(resp_password, LMCACHE, KEEP, "redis_password", INFO, "the variable LMCACHE_RESP_PASSWORD") \
+    X(resp_host, LMCACHE, IGNORE, "", WARN, "set redis_address: HOST:PORT") \
+    X(resp_port, LMCACHE, IGNORE, "", INFO, "set redis_address: HOST:PORT") \
+    X(extra_config_aws_access_key_id, LMCACHE, KEEP, "s3_access_key", INFO, \
+      "aws_access_key_id in extra_config") \
+    X(extra_config_aws_secret_access_key, LMCACHE, KEEP, "s3_secret_key", INFO, \
+      "aws_secret_access_key in extra_config") \
+    X(extra_config_disable_tls, LMCACHE, IGNORE, "", WARN, "write s3_endpoint: http://HOST:PORT") \
+    X(extra_config_s3_num_io_threads, LMCACHE, IGNORE, "", INFO, \
+      "s3_connections sets how many requests run at once") \
+    X(extra_config_s3_prefer_http2, LMCACHE, IGNORE, "", INFO, \
+      "requests are HTTP/1.1, s3_connections of them at once") \
+    X(extra_config_s3_enable_s3express, LMCACHE, IGNORE, "", WARN, \
+      "requests are signed as for other buckets") \
+    X(extra_config_save_chunk_meta, LMCACHE, IGNORE, "", INFO, \
+      "entries are sent as stored, with checksums") \
     X(remote_serde, LMCACHE, IGNORE, "", INFO, "entries are sent as stored, with checksums") \
     X(remote_config_url, LMCACHE, IGNORE, "", WARN, \
       "settings are read from a file and the environment") \

@@ -236,6 +236,12 @@ static int put(struct reader *r, const struct path *path, const char *value, yam
                yaml_mark_t value_mark)
 {
     const char *key = path->joined;
+    char inside[sizeof EXTRA + PATH_BYTES];
+    if (path->extra && !is_known(key)) {
+        /* What means something only there has a row of its own, such as extra_config_password. */
+        snprintf(inside, sizeof inside, EXTRA "_%s", key);
+        if (is_known(inside)) key = inside;
+    }
     bool known = is_known(key);
     if (path->extra && tsri_same_name(EXTRA, key)) return refuse_at(r, key_mark, EXTRA_TWICE);
     int err = note_key(r, path->extra ? path->raw : key, key_mark);
