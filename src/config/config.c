@@ -201,15 +201,21 @@ static void spell(const char *name, const struct tsri_place *place, char *buf, s
     }
 }
 
-int tsri_config_fail_unknown(const char *key, const struct tsri_place *place)
+static struct nearest nearest_known(const char *key, const struct tsri_place *place)
 {
-    char where[TSRI_PLACE_BYTES], shown[80], known[80];
     struct nearest best = {NULL, SIZE_MAX};
     for (size_t i = 0; i < N_OPTIONS; i++)
         consider(&best, tsri_option_at(i)->name, key);
     /* Foreign keys go by their own names in the environment. */
     for (size_t i = 0; place->from != TSRI_FROM_ENV && i < tsri_compat_count(); i++)
         consider(&best, tsri_compat_at(i)->key, key);
+    return best;
+}
+
+int tsri_config_fail_unknown(const char *key, const struct tsri_place *place)
+{
+    char where[TSRI_PLACE_BYTES], shown[80], known[80];
+    struct nearest best = nearest_known(key, place);
     tsri_place_text(place, where, sizeof where);
     tsri_printable(key, shown, sizeof shown);
     if (!best.name || (best.distance > 2 && best.distance > strlen(key) / 2))
@@ -230,20 +236,24 @@ static const char *below_home(const struct tsri_option *o, const char *value, ch
     return buf;
 }
 
-/* LMCache's users write its keys as lmcache.KEY in an engine's configuration. Like its variables, one
- * that we do not know is ignored: a new LMCache must not keep us from starting. */
+/* LMCache's users write its keys as lmcache.KEY in an engine's configuration. */
 const char *tsri_config_bare_key(const char *key)
 {
     static const char theirs[] = "lmcache.";
     return strncmp(key, theirs, sizeof theirs - 1) == 0 ? key + sizeof theirs - 1 : key;
 }
 
-static int ignore_unknown(struct tsr_config *cfg, const char *key, const struct tsri_place *place)
+int tsri_config_ignore_unknown(struct tsr_config *cfg, const char *id, const char *before,
+                               const char *key, const struct tsri_place *place)
 {
-    char where[TSRI_PLACE_BYTES], shown[80], text[TSRI_PLACE_BYTES + 128];
-    snprintf(text, sizeof text, "%s%s: ignored: unknown",
-             tsri_place_text(place, where, sizeof where), tsri_printable(key, shown, sizeof shown));
-    return tsri_config_note(cfg, key, TSR_LOG_WARN, text);
+    char where[TSRI_PLACE_BYTES], shown[80], text[TSRI_PLACE_BYTES + 256];
+    struct nearest best = nearest_known(key, place);
+    bool misspelt = best.name && best.distance <= 2; /* more is a name of theirs */
+    snprintf(text, sizeof text, "%s%s%s: ignored: unknown%s%s%s",
+             tsri_place_text(place, where, sizeof where), before,
+             tsri_printable(key, shown, sizeof shown), misspelt ? "; did you mean \"" : "",
+             misspelt ? best.name : "", misspelt ? "\"?" : "");
+    return tsri_config_note(cfg, id, TSR_LOG_WARN, text);
 }
 
 int tsri_config_put(struct tsr_config *cfg, const char *written, const char *value,
@@ -253,7 +263,7 @@ int tsri_config_put(struct tsr_config *cfg, const char *written, const char *val
     const struct tsri_option *o = tsri_option_find(key);
     const struct tsri_compat *foreign = o ? NULL : tsri_compat_find(key);
     if (foreign) return tsri_compat_put(cfg, foreign, key, value, place);
-    if (!o && key != written) return ignore_unknown(cfg, written, place);
+    if (!o && key != written) return tsri_config_ignore_unknown(cfg, written, "", written, place);
     if (!o) return tsri_config_fail_unknown(key, place);
     if (!value) return set_default(cfg, o);
     char why[256] = "~ is the folder HOME, which is not set", path[8192];

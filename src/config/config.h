@@ -179,6 +179,11 @@ bool tsri_same_name(const char *ours, const char *given); /* '-' in given counts
 /* Refuses a key with its place and the nearest known one, in the spelling of the place. */
 int tsri_config_fail_unknown(const char *key, const struct tsri_place *place);
 
+/* The same for a place of another program's, as a note: their names are theirs to invent, and a new
+ * version of theirs must not keep us from starting. One note for each id; `before` precedes the key. */
+TSR_MUST int tsri_config_ignore_unknown(struct tsr_config *cfg, const char *id, const char *before,
+                                        const char *key, const struct tsri_place *place);
+
 /* Without LMCache's prefix of keys, "lmcache.". */
 const char *tsri_config_bare_key(const char *key);
 /* Sets one option by name or alias; value NULL means its default. */
@@ -195,6 +200,8 @@ TSR_MUST int tsri_config_note(struct tsr_config *cfg, const char *key, int level
  * ignored with a note. */
 TSR_MUST int tsri_yaml_put_extra(struct tsr_config *cfg, const char *text,
                                  const struct tsri_place *place);
+/* tsr_config_load_file() for a file that is known to be another program's. */
+TSR_MUST int tsri_yaml_load_theirs(struct tsr_config *cfg, const char *path);
 /* The i-th key that may wrap a YAML file's options, or NULL behind the last. */
 const char *tsri_yaml_wrapper(size_t i);
 /* Runs fill on a copy and keeps the copy only when fill succeeds; returns fill's result. */

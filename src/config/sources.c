@@ -90,7 +90,8 @@ static int load_env_file(struct tsr_config *cfg)
                                      "environment variable " LMCACHE "CONFIG_FILE: ignored: " OURS
                                      "CONFIG_FILE names the file")
                   : 0;
-    if (!err) err = tsr_config_load_file(cfg, path);
+    if (!err)
+        err = path == ours ? tsr_config_load_file(cfg, path) : tsri_yaml_load_theirs(cfg, path);
     if (err == TSR_ENOENT || err == TSR_EIO)
         return tsri_fail(err, "configuration file (%s): %s", /* a program's --config sets ours */
                          path == ours ? "--config or " OURS "CONFIG_FILE" : LMCACHE "CONFIG_FILE",

@@ -31,6 +31,11 @@ struct reader {
     size_t bytes;
     unsigned depth;
     bool extra; /* all of it is below extra_config */
+    /* Whose file it is: known from the start, else told by keys that only one side has. */
+    bool theirs;
+    size_t n_ours, n_theirs;
+    char unknown[PATH_BYTES]; /* the first unknown key, an error if the file is ours; or "" */
+    yaml_mark_t unknown_mark;
     size_t n_seen;
     struct seen seen[KEYS_MAX];
 };
@@ -42,18 +47,23 @@ struct path {
     bool extra;              /* below extra_config: others' names are theirs to invent */
 };
 
-/* Keys that only wrap ours, as other programs' files do it; they add nothing to the name. */
-static const char *const wrappers[] = {"tessera",
-                                       "lmcache",
-                                       "ucm_connector_config",
-                                       "chunk_cache",
-                                       "kv_transfer",
-                                       "kv_transfer_config",
-                                       "kv_connector_extra_config"};
+/* Keys that only wrap ours, as other programs' files do it; they add nothing to the name. Those of an
+ * engine are around our options as well, and do not tell whose file it is. */
+enum whose { ANYBODYS, OURS, THEIRS };
+static const struct {
+    const char *key;
+    enum whose whose;
+} wrappers[] = {{"tessera", OURS},
+                {"lmcache", THEIRS},
+                {"ucm_connector_config", THEIRS},
+                {"chunk_cache", THEIRS},
+                {"kv_transfer", ANYBODYS},
+                {"kv_transfer_config", ANYBODYS},
+                {"kv_connector_extra_config", ANYBODYS}};
 
 const char *tsri_yaml_wrapper(size_t i)
 {
-    return i < TSRI_COUNT(wrappers) ? wrappers[i] : NULL;
+    return i < TSRI_COUNT(wrappers) ? wrappers[i].key : NULL;
 }
 
 /* LMCache's settings for backends and experiments, a mapping or the text of one. */
@@ -61,11 +71,24 @@ const char *tsri_yaml_wrapper(size_t i)
 /* Texts in texts would be as deep as somebody likes. */
 #define EXTRA_TWICE EXTRA " inside " EXTRA
 
-static bool is_wrapper(const char *key)
+/* Whose file it is that has such a key. */
+static void count(struct reader *r, enum whose whose)
 {
-    for (size_t i = 0; i < TSRI_COUNT(wrappers); i++)
-        if (strcmp(key, wrappers[i]) == 0) return true;
-    return false;
+    r->n_ours += whose == OURS;
+    r->n_theirs += whose == THEIRS;
+}
+
+static void count_known(struct reader *r, const char *key)
+{
+    const struct tsri_option *o = tsri_option_find(key);
+    const struct tsri_compat *c = tsri_compat_find(key);
+    if (o && !c) count(r, OURS);
+    if (c && !o && c->owner != TSRI_OWNER_ENGINE) count(r, THEIRS);
+}
+
+static bool is_theirs(const struct reader *r)
+{
+    return r->theirs || (r->n_theirs && !r->n_ours);
 }
 
 static struct tsri_place place_of(const struct reader *r, yaml_mark_t mark)
@@ -222,14 +245,16 @@ static bool is_known(const char *key)
     return tsri_option_find(key) || tsri_compat_find(key);
 }
 
-static int ignore_extra(struct reader *r, const struct path *path, yaml_mark_t mark)
+/* Ignores a key with a note. Whether that will do is known at the end of the file. */
+static int ignore_unknown(struct reader *r, const struct path *path, yaml_mark_t mark)
 {
-    char where[TSRI_PLACE_BYTES], shown[80], text[TSRI_PLACE_BYTES + 160];
     struct tsri_place place = place_of(r, mark);
-    snprintf(text, sizeof text, "%s" EXTRA ": %s: ignored: unknown",
-             tsri_place_text(&place, where, sizeof where),
-             tsri_printable(path->joined, shown, sizeof shown));
-    return tsri_config_note(r->cfg, path->raw, TSR_LOG_WARN, text);
+    if (!path->extra && !*r->unknown) {
+        snprintf(r->unknown, sizeof r->unknown, "%s", path->joined);
+        r->unknown_mark = mark;
+    }
+    return tsri_config_ignore_unknown(r->cfg, path->raw, path->extra ? EXTRA ": " : "",
+                                      path->joined, &place);
 }
 
 static int put(struct reader *r, const struct path *path, const char *value, yaml_mark_t key_mark,
@@ -242,29 +267,35 @@ static int put(struct reader *r, const struct path *path, const char *value, yam
         snprintf(inside, sizeof inside, EXTRA "_%s", key);
         if (is_known(inside)) key = inside;
     }
-    bool known = is_known(key);
     if (path->extra && tsri_same_name(EXTRA, key)) return refuse_at(r, key_mark, EXTRA_TWICE);
     int err = note_key(r, path->extra ? path->raw : key, key_mark);
     if (err) return err;
-    if (!known && path->extra) return ignore_extra(r, path, key_mark);
-    struct tsri_place place = place_of(r, known ? value_mark : key_mark);
+    if (!is_known(key)) return ignore_unknown(r, path, key_mark);
+    if (!path->extra) count_known(r, key);
+    struct tsri_place place = place_of(r, value_mark);
     return tsri_config_put(r->cfg, key, value, &place);
 }
 
 /* Adds a key to the path. */
-static int extend(const struct reader *r, struct path *path, const yaml_event_t *key)
+static int extend(struct reader *r, struct path *path, const yaml_event_t *key)
 {
-    const char *text = (const char *)key->data.scalar.value;
+    const char *const written = (const char *)key->data.scalar.value, *text = written;
     size_t raw = strlen(path->raw), joined = strlen(path->joined), n = key->data.scalar.length;
     if (n == 0) return refuse_at(r, key->start_mark, "empty key");
     if (raw + n + 2 > PATH_BYTES || joined + n + 2 > PATH_BYTES)
         return refuse_at(r, key->start_mark, "key too long");
     snprintf(path->raw + raw, PATH_BYTES - raw, "%s.", text);
     if (joined == 0) text = tsri_config_bare_key(text);
-    if (joined == 0 && is_wrapper(text)) return 0;
+    if (text != written) count(r, THEIRS);
+    for (size_t i = 0; joined == 0 && i < TSRI_COUNT(wrappers); i++) {
+        if (strcmp(text, wrappers[i].key) != 0) continue;
+        count(r, wrappers[i].whose);
+        return 0;
+    }
     if (joined == 0 && strcmp(text, EXTRA) == 0) {
         if (path->extra) return refuse_at(r, key->start_mark, EXTRA_TWICE);
         path->extra = true;
+        count(r, THEIRS);
         return 0;
     }
     snprintf(path->joined + joined, PATH_BYTES - joined, "%s%s", joined ? "_" : "", text);
@@ -278,10 +309,7 @@ static int read_nested(struct reader *r, const struct path *path, const yaml_eve
 {
     const struct tsri_compat *c = *path->joined ? tsri_compat_find(path->joined) : NULL;
     if (c && c->action == TSRI_COMPAT_IGNORE) {
-        int err = note_key(r, path->joined, key_mark);
-        if (err) return err;
-        struct tsri_place place = place_of(r, key_mark);
-        err = tsri_compat_put(r->cfg, c, path->joined, "a mapping", &place);
+        int err = put(r, path, "a mapping", key_mark, key_mark);
         return err ? err : skip(r, value->start_mark);
     }
     int err = note_key(r, path->raw, key_mark);
@@ -304,8 +332,9 @@ static int read_sequence(struct reader *r, const struct path *path, yaml_mark_t 
 {
     char list[LIST_BYTES];
     if (!*path->joined) return refuse_at(r, mark, "expected options below this key");
-    if (path->extra && !is_known(path->joined)) {
-        int err = ignore_extra(r, path, key_mark);
+    const struct tsri_compat *c = tsri_compat_find(path->joined);
+    if (!is_known(path->joined) || (c && c->action == TSRI_COMPAT_IGNORE)) {
+        int err = put(r, path, "a list", key_mark, key_mark);
         return err ? err : skip(r, mark);
     }
     int err = read_list(r, list, sizeof list, mark);
@@ -389,7 +418,7 @@ static int read_stream(struct reader *r)
 struct source {
     const char *text, *name;
     size_t bytes;
-    bool extra;
+    bool extra, theirs;
 };
 
 static int fill_from_text(struct tsr_config *draft, void *arg)
@@ -402,11 +431,16 @@ static int fill_from_text(struct tsr_config *draft, void *arg)
     r->bytes = s->bytes;
     r->name = s->name;
     r->extra = s->extra;
+    r->theirs = s->theirs;
     int err = TSR_ENOMEM;
     if (yaml_parser_initialize(&r->parser)) {
         yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
         yaml_parser_set_input_string(&r->parser, (const unsigned char *)s->text, s->bytes);
         err = read_stream(r);
+        if (!err && *r->unknown && !is_theirs(r)) {
+            struct tsri_place place = place_of(r, r->unknown_mark);
+            err = tsri_config_fail_unknown(r->unknown, &place);
+        }
         yaml_parser_delete(&r->parser);
     } else {
         tsri_fail(TSR_ENOMEM, "%s: out of memory", s->name);
@@ -417,18 +451,23 @@ static int fill_from_text(struct tsr_config *draft, void *arg)
     return err;
 }
 
+static int load_text(struct tsr_config *cfg, struct source *s)
+{
+    if (s->bytes > FILE_BYTES_MAX)
+        return tsri_fail(TSR_ECONFIG, "%s: %zu bytes, more than 1 MiB", s->name, s->bytes);
+    return tsri_config_try(cfg, fill_from_text, s);
+}
+
 int tsr_config_load_text(struct tsr_config *cfg, const char *text, size_t bytes, const char *name)
 {
     if (!cfg || !text) return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : "text");
-    struct source s = {text, name ? name : "text", bytes, false};
-    if (bytes > FILE_BYTES_MAX)
-        return tsri_fail(TSR_ECONFIG, "%s: %zu bytes, more than 1 MiB", s.name, bytes);
-    return tsri_config_try(cfg, fill_from_text, &s);
+    struct source s = {.text = text, .name = name ? name : "text", .bytes = bytes};
+    return load_text(cfg, &s);
 }
 
 int tsri_yaml_put_extra(struct tsr_config *cfg, const char *text, const struct tsri_place *place)
 {
-    struct source s = {text, place->name ? place->name : EXTRA, strlen(text), true};
+    struct source s = {text, place->name ? place->name : EXTRA, strlen(text), true, false};
     return tsri_config_try(cfg, fill_from_text, &s);
 }
 
@@ -453,15 +492,26 @@ static int read_up_to(const char *path, char *buf, size_t max, size_t *got)
     return err;
 }
 
-int tsr_config_load_file(struct tsr_config *cfg, const char *path)
+static int load_file(struct tsr_config *cfg, const char *path, bool theirs)
 {
-    if (!cfg || !path) return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : "path");
     char *text = tsri_alloc(FILE_BYTES_MAX + 1, 1);
     if (!text) return TSR_ENOMEM;
     size_t bytes = 0;
     int err = read_up_to(path, text, FILE_BYTES_MAX + 1, &bytes);
     if (!err && bytes > FILE_BYTES_MAX) err = tsri_fail(TSR_ECONFIG, "%s: more than 1 MiB", path);
-    if (!err) err = tsr_config_load_text(cfg, text, bytes, path);
+    struct source s = {text, path, bytes, false, theirs};
+    if (!err) err = load_text(cfg, &s);
     tsri_free(text);
     return err;
+}
+
+int tsr_config_load_file(struct tsr_config *cfg, const char *path)
+{
+    if (!cfg || !path) return tsri_fail(TSR_EINVAL, "config: %s is NULL", !cfg ? "cfg" : "path");
+    return load_file(cfg, path, false);
+}
+
+int tsri_yaml_load_theirs(struct tsr_config *cfg, const char *path)
+{
+    return load_file(cfg, path, true);
 }

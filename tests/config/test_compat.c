@@ -285,8 +285,8 @@ TEST(keys_behind_lmcaches_prefix_are_its_keys)
     CHECK_INT(levels[0], TSR_LOG_WARN);
     CHECK_INT(set("invented_next_year", "1"), TSR_ECONFIG);
     CHECK_INT(set("lmcache.", "1"), 0);
-    CHECK_INT(load("lmcache.invented: 1\n"), TSR_ECONFIG);
-    CHECK_HAS(tsr_errmsg(), "t.yaml:1:1: unknown key");
+    CHECK_INT(load("lmcache.invented: 1\n"), 0); /* in a file as in a call */
+    CHECK_INT(logged("t.yaml:1:1: invented: ignored: unknown"), 1);
 }
 
 TEST(sizes_in_gb_become_bytes)
@@ -745,6 +745,71 @@ TEST(unknown_lmcache_variables_are_ignored_with_a_line)
     CHECK_STR(lines[0], "environment variable LMCACHE_SOMETHING_NEW: ignored: unknown");
 }
 
+/* Their names are theirs to invent, wherever they stand: variables, keys with their prefix, files. */
+TEST(an_unknown_key_in_a_file_of_theirs_is_ignored_with_a_line)
+{
+    static const char *const theirs[] = {
+        "async_loading: false\nlocal_cpu: true\n", /* before the key that tells */
+        "local_cpu: true\nasync_loading: [a, {b: [c]}]\n",
+        "local_cpu: true\nasync_loading: {b: 1}\n",
+        "lmcache: {chunk_size: 64, async_loading: 1}\n",
+        "ucm_connector_config: {async_loading: 1}\n",
+        "extra_config: {a: 1}\nasync_loading: 1\n",
+        "enable_nixl: {a: 1}\nasync_loading: 1\n"};
+    for (size_t i = 0; i < TSRI_COUNT(theirs); i++) {
+        reopen();
+        CHECK_INT(load(theirs[i]), 0);
+        CHECK_INT(logged(": async_loading"), 1);
+        CHECK_INT(logged("ignored: unknown"), i == 5 ? 2 : 1);
+        CHECK_INT(levels[0], TSR_LOG_WARN);
+    }
+    reopen();
+    CHECK_INT(load("local_cpu: true\nmax_local_cpu_sise: 5\n"), 0);
+    CHECK_STR(lines[0], "t.yaml:2:1: max_local_cpu_sise: ignored: unknown; did you mean "
+                        "\"max_local_cpu_size\"?");
+    reopen();
+    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "lmcache_resp.yaml")), 0);
+    CHECK_STR(tsr_config_get(cfg, "redis_address"), "localhost:6379");
+    CHECK_INT(logged("lmcache_resp.yaml:5:1: async_loading: ignored: unknown"), 1);
+}
+
+TEST(an_unknown_key_in_any_other_file_is_refused)
+{
+    static const char *const ours[] = {
+        "hots_size: 1G\nlocal_cpu: true\ndisk_path: /kv\n", /* ours, with a key of theirs */
+        "tessera: {chunk_size: 64, hots_size: 1G}\nlocal_cpu: true\n",
+        "chunk_size: 64\nhots_size: 1G\n", /* nobody's */
+        "kv_connector: TesseraConnector\nhots_size: 1G\n",
+        "kv_connector_extra_config: {hots_size: 1G}\n"};
+    for (size_t i = 0; i < TSRI_COUNT(ours); i++) {
+        reopen();
+        CHECK_INT(load(ours[i]), TSR_ECONFIG);
+        CHECK_HAS(tsr_errmsg(), "unknown key \"hots_size\"; did you mean \"host_size\"?");
+        CHECK_STR(tsr_config_get(cfg, "chunk_size"), "256");
+        CHECK_INT(n_lines, 0);
+    }
+}
+
+TEST(a_file_that_lmcaches_variable_names_is_theirs)
+{
+    char path[] = "/tmp/tessera_test_compat_XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    static const char text[] = "chunk_size: 64\ndistributed_url: localhost\n";
+    CHECK_INT(write(fd, text, strlen(text)), (long)strlen(text));
+    close(fd);
+    reopen();
+    setenv("LMCACHE_CONFIG_FILE", path, 1);
+    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
+    CHECK_INT(logged(":2:1: distributed_url: ignored: unknown"), 1);
+    reopen();
+    setenv("TESSERA_CONFIG_FILE", path, 1);
+    CHECK_INT(said(tsr_config_load_env(cfg)), TSR_ECONFIG);
+    CHECK_HAS(tsr_errmsg(), "unknown key \"distributed_url\"");
+    unlink(path);
+}
+
 TEST(a_misspelt_foreign_key_is_refused_with_the_nearest)
 {
     reopen();
@@ -788,6 +853,9 @@ int main(void)
     RUN(a_key_is_spoken_of_once);
     RUN(keys_of_one_kind_share_a_row);
     RUN(unknown_lmcache_variables_are_ignored_with_a_line);
+    RUN(an_unknown_key_in_a_file_of_theirs_is_ignored_with_a_line);
+    RUN(an_unknown_key_in_any_other_file_is_refused);
+    RUN(a_file_that_lmcaches_variable_names_is_theirs);
     RUN(a_misspelt_foreign_key_is_refused_with_the_nearest);
     tsr_log_set(NULL, NULL, 0);
     tsr_config_close(cfg);
