@@ -624,7 +624,8 @@ def configure(
     for key, value in options.items():
         if value is None:
             continue  # the default
-        if isinstance(value, Mapping):  # keys below a key, as in a file
+        lists = isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value)
+        if lists or isinstance(value, Mapping):  # keys below a key, as in a file
             text = json.dumps({key: value}, allow_nan=False).encode()
             check(lib.tsr_config_load_text(config, text, len(text), key.encode()))
             continue

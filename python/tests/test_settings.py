@@ -67,6 +67,25 @@ class TestOwnSettings(unittest.TestCase):
         self.assertTrue(settings.any_offset and settings.from_traffic)
         self.assertEqual(settings.separators, ())
 
+    def test_the_configuration_of_ucms_connector_blends_at_any_offset(self):
+        layer = {"model.layers.1.self_attn.attn": {"ratio": 0.2}}
+        connector = {
+            "ucm_connector_name": "UcmNfsStore",
+            "ucm_connector_config": {"storage_backends": "/mnt/test", "use_direct": False},
+        }
+        options = {
+            "ucm_connectors": [connector],
+            "ucm_sparse_config": {"Blend": {"chunk_end_token_id": 29871, "compute_meta": layer}},
+            "load_only_first_rank": False,
+        }
+        settings = blend_settings(settle(options=options))
+        self.assertTrue(settings.any_offset and settings.from_traffic)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            json.dump({**options, "of_next_year": 1}, file)
+            file.flush()
+            named = blend_settings(settle(options={"UCM_CONFIG_FILE": file.name}))
+            self.assertEqual(named, settings)
+
     def test_the_engines_own_keys_win(self):
         options = {"enable_chunk_cache": True, "blend_min_tokens": 32, "save_decode_cache": True}
         self.assertIsNone(blend_settings(settle({"blend": False}, options)))

@@ -53,6 +53,7 @@ const char *tsri_compat_does_text(const struct tsri_compat *c)
 {
     if (*c->option) return c->option;
     if (c->action == TSRI_COMPAT_EXTRA) return "the keys in it";
+    if (c->action == TSRI_COMPAT_FILE) return "the keys in that file";
     if (c->action == TSRI_COMPAT_ALWAYS) return "always on";
     return c->owner == TSRI_OWNER_ENGINE ? "not ours" : "ignored";
 }
@@ -114,8 +115,8 @@ static int refuse(const struct setting *s, const char *why)
                      tsri_printable(s->value, shown, sizeof shown), why);
 }
 
-/* No host memory is not possible here: all KV passes through it. 256M hold eight blocks of 256 tokens
- * of an 8B model (128 KiB each token), enough to fill and to be written to a lower tier meanwhile. */
+/* No host memory is not possible: all KV passes through it. 256M hold eight blocks of 256 tokens of
+ * an 8B model (128 KiB a token), enough to fill some while others go to a lower tier. */
 #define HOST_LEAST "256M"
 
 static int put_gb(const struct setting *s)
@@ -146,10 +147,10 @@ static int put_dir(const struct setting *s)
         path = "";
     }
     if (strncmp(path, "file://", 7) == 0) path += 7;
-    const char *comma = strchr(path, ',');
-    if (!comma) return pass_on(s, path);
+    const char *end = strpbrk(path, s->row->owner == TSRI_OWNER_UCM ? ":," : ",");
+    if (!end) return pass_on(s, path);
     char first[4096];
-    size_t n = (size_t)(comma - path);
+    size_t n = (size_t)(end - path);
     if (n >= sizeof first) return refuse(s, "is too long for a path");
     memcpy(first, path, n);
     first[n] = 0;
@@ -203,9 +204,16 @@ static int put_mode(const struct setting *s, const char *separator)
 static int put_runs(const struct setting *s)
 {
     int err = pass_on(s, s->value);
-    if (!err) err = tsri_config_put(s->cfg, "blend", "true", s->place);
-    if (!err) err = tsri_config_put(s->cfg, "blend_any_offset", "true", s->place);
-    return err ? err : tsri_config_put(s->cfg, "blend_from_traffic", "true", s->place);
+    return err ? err : tsri_ucm_blend_anywhere(s->cfg, s->place);
+}
+
+/* Files that name files could go round in circles. */
+static int put_file(const struct setting *s)
+{
+    if (s->place->from == TSRI_FROM_FILE)
+        return note(s, TSR_LOG_WARN,
+                    "ignored: a file cannot name another; TESSERA_CONFIG_FILE names it");
+    return is_none(s->value) ? 0 : tsri_yaml_load_theirs(s->cfg, s->value);
 }
 
 /* The kind of LMCache's server. */
@@ -281,7 +289,7 @@ static int put_redis_url(const struct setting *s, char *rest)
 }
 
 /* The host of a bucket, BUCKET.HOST, as LMCache writes it; the text is taken apart. A name of
- * Amazon's has the region as well: s3.REGION.amazonaws.com is the endpoint that s3_region implies. */
+ * Amazon's has the region as well: s3_region implies the endpoint s3.REGION.amazonaws.com. */
 static int put_s3_host(const struct setting *s, char *bucket)
 {
     static const char amazon[] = ".amazonaws.com";
@@ -394,6 +402,10 @@ int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const c
         return put_remote(&s);
     case TSRI_COMPAT_EXTRA:
         return none ? 0 : tsri_yaml_put_extra(cfg, value, place);
+    case TSRI_COMPAT_FILE:
+        return put_file(&s);
+    case TSRI_COMPAT_LINES:
+        return tsri_ucm_put_blend(cfg, value, &here);
     case TSRI_COMPAT_ALWAYS:
         return put_always(&s);
     case TSRI_COMPAT_IGNORE:

@@ -17,6 +17,8 @@
  *          REMOTE   a URL: redis://, valkey://, resp:// and s3:// become options of those tiers; none
  *                   is off
  *          EXTRA    a mapping of further keys, or the text of one
+ *          FILE     the name of a file of theirs, which is loaded; in a file one log line
+ *          LINES    a mapping for ucm.c
  *          ALWAYS   what Tessera does in any case; false is refused at level ERROR, else one log line
  *          IGNORE   one log line at `level` (INFO where the value asks for nothing), whole subtree
  *   level  WARN where a feature was asked for by this key: the log that is on by default then names
@@ -192,7 +194,61 @@
     X(blend_min_tokens, LMCACHE, KEEP, "blend_min_tokens", INFO, "shorter contexts are computed") \
     X(enable_sparse, LMCACHE, ALWAYS, "", WARN, \
       "remove it: only recomputed tokens are queries, and each sees all tokens before it") \
+    /* UCM: where KV is kept */ \
+    X(UCM_CONFIG_FILE, UCM, FILE, "", WARN, \
+      "in the configuration of an engine's connector; ignored in a file, which cannot name another") \
+    X(ucm_connector_name, UCM, IGNORE, "", INFO, "the tiers are host memory and disk_path") \
+    X(ucm_connector_module_path, UCM, IGNORE, "", WARN, TSRI_PLUGINS) \
+    X(store_pipeline, UCM, IGNORE, "", INFO, "the tiers are host memory and disk_path") \
+    X(storage_backends, UCM, DIR, "disk_path", INFO, "a path; of several the first, with a line") \
+    X(posix_capacity_gb, UCM, GB, "disk_size", INFO, \
+      "in GB of 1024^3 bytes; 0 keeps disk_size unchanged") \
+    X(storage_capacity, UCM, IGNORE, "", WARN, "set disk_size") \
+    X(cache_buffer_capacity_gb, UCM, GB, "host_size", INFO, \
+      "in GB of 1024^3 bytes; 0 becomes 256M, with a line") \
+    X(io_direct, UCM, KEEP, "disk_direct", INFO, "bypass the page cache") \
+    X(use_direct, UCM, KEEP, "disk_direct", INFO, "bypass the page cache") \
+    X(timeout_ms, UCM, KEEP, "tier_load_ms", INFO, "milliseconds to load an entry from a lower tier") \
+    X(posix_*, UCM, IGNORE, "", INFO, \
+      "disk_io and io_threads set how files are read, disk_policy what is evicted") \
+    X(stream_number, UCM, IGNORE, "", INFO, "io_threads sets the number of threads") \
+    X(buffer_number, UCM, IGNORE, "", INFO, TSRI_ALL_AT_OPEN) \
+    X(waiting_queue_depth, UCM, IGNORE, "", INFO, "io_queue_max limits queued jobs") \
+    X(cache_io_aggregation, UCM, IGNORE, "", INFO, "the device decides how KV is copied") \
+    X(cache_sdma_direct, UCM, IGNORE, "", INFO, "the device decides how KV is copied") \
+    X(cache_load_backend_only, UCM, IGNORE, "", WARN, "host memory is always read first") \
+    X(share_buffer_enable, UCM, IGNORE, "", INFO, "the workers of an engine share host memory") \
+    X(use_gdr, UCM, IGNORE, "", WARN, "KV passes through host memory") \
+    X(store_health, UCM, IGNORE, "", INFO, "a tier that fails costs hits; it is used again once it works") \
+    X(enable_event_sync, UCM, IGNORE, "", INFO, "copies always wait for the engine's kernels") \
+    X(load_only_first_rank, UCM, IGNORE, "", INFO, \
+      "ranks with the same KV share one copy, which each of them loads") \
+    X(persist_token_threshold, UCM, IGNORE, "", WARN, "prompts of chunk_size tokens and more are stored") \
+    X(load_tokens_threshold, UCM, IGNORE, "", INFO, "every hit is used") \
+    X(wa_dump_block_wise, UCM, IGNORE, "", INFO, "every block is saved") \
+    X(hit_ratio, UCM, IGNORE, "", WARN, "every hit is used") \
+    X(use_lite, UCM, IGNORE, "", WARN, "KV is stored and loaded; tessera stat shows the hits") \
+    X(enable_record_traces, UCM, IGNORE, "", WARN, "requests are not recorded; " TSRI_METRICS) \
+    X(enable_metrics, UCM, IGNORE, "", INFO, TSRI_METRICS) \
+    X(metrics_config_path, UCM, IGNORE, "", WARN, TSRI_METRICS) \
+    X(use_inference_duration_monitor, UCM, IGNORE, "", WARN, TSRI_METRICS) \
+    X(inference_duration_monitor_*, UCM, IGNORE, "", INFO, TSRI_METRICS) \
+    X(master_server_address, UCM, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(local_hostname, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(metadata_server, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(global_segment_size_gb, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(replica_num, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(share_buffer_capacity_gb, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(yuanrong_host, UCM, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(yuanrong_*, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
+    X(asu_ips, UCM, IGNORE, "", WARN, TSRI_NO_PEERS) \
+    X(asu_*, UCM, IGNORE, "", INFO, TSRI_NO_PEERS) \
     /* UCM blending */ \
+    X(ucm_sparse_config_Blend, UCM, LINES, "blend", INFO, \
+      "also sets blend_any_offset and blend_from_traffic; compute_meta sets blend_check_layers and " \
+      "blend_recompute_ratios") \
+    X(ucm_sparse_config_*, UCM, IGNORE, "", WARN, \
+      "no attention is made sparse: answers are those of the whole context") \
     X(blend_chunk_size, UCM, RUNS, "match_min_tokens", INFO, \
       "shorter stretches of known text are computed; also sets blend, blend_any_offset and blend_from_traffic") \
     X(min_match_ratio, UCM, KEEP, "min_match_ratio", INFO, \

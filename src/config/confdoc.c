@@ -54,8 +54,9 @@ static const char markdown_yaml[] =
     "`_`.\n"
     "A list of single values becomes text separated by commas. A null means the default. Not\n"
     "accepted: anchors and aliases, tags, several documents, duplicate keys, more than 8 levels,\n"
-    "more than 1 MiB, and text that is not UTF-8. These keys may wrap the options and add nothing\n"
-    "to their names:";
+    "more than 1 MiB, and text that is not UTF-8. These keys may wrap the options, also as a list "
+    "of\n"
+    "mappings, and add nothing to their names:";
 
 static const char markdown_compat[] =
     "\n"
@@ -224,7 +225,7 @@ void tsri_config_doc_man(FILE *to)
         else if (c->action == TSRI_COMPAT_IGNORE)
             fputs("Ignored:\n", to);
         else
-            fprintf(to, "%s:\n", c->action == TSRI_COMPAT_EXTRA ? "Its keys count" : "Always on");
+            fprintf(to, "%s:\n", c->action == TSRI_COMPAT_ALWAYS ? "Always on" : "Its keys count");
         man_line(to, c->note);
     }
     fputs(man_tail, to);

@@ -103,6 +103,8 @@ enum tsri_compat_action {
     TSRI_COMPAT_ENGINE,
     TSRI_COMPAT_REMOTE,
     TSRI_COMPAT_EXTRA,
+    TSRI_COMPAT_FILE,
+    TSRI_COMPAT_LINES,
     TSRI_COMPAT_ALWAYS,
     TSRI_COMPAT_IGNORE,
 };
@@ -200,6 +202,11 @@ TSR_MUST int tsri_config_note(struct tsr_config *cfg, const char *key, int level
  * ignored with a note. */
 TSR_MUST int tsri_yaml_put_extra(struct tsr_config *cfg, const char *text,
                                  const struct tsri_place *place);
+/* UCM's blending (ucm.c): text found anywhere, in prompts and in what was computed for them. */
+TSR_MUST int tsri_ucm_blend_anywhere(struct tsr_config *cfg, const struct tsri_place *place);
+/* The same, with UCM's own settings, as lines of KEY.KEY=VALUE. */
+TSR_MUST int tsri_ucm_put_blend(struct tsr_config *cfg, const char *lines,
+                                const struct tsri_place *place);
 /* tsr_config_load_file() for a file that is known to be another program's. */
 TSR_MUST int tsri_yaml_load_theirs(struct tsr_config *cfg, const char *path);
 /* The i-th key that may wrap a YAML file's options, or NULL behind the last. */

@@ -55,6 +55,7 @@ static const struct {
     enum whose whose;
 } wrappers[] = {{"tessera", OURS},
                 {"lmcache", THEIRS},
+                {"ucm_connectors", THEIRS},
                 {"ucm_connector_config", THEIRS},
                 {"chunk_cache", THEIRS},
                 {"kv_transfer", ANYBODYS},
@@ -304,6 +305,57 @@ static int extend(struct reader *r, struct path *path, const yaml_event_t *key)
 
 static int read_mapping(struct reader *r, const struct path *path, yaml_mark_t mark);
 
+/* Adds the value of a key as a line, or, if that is a mapping, its lines. */
+static int add_line(struct reader *r, char *key, char *lines, yaml_mark_t key_mark);
+
+/* A mapping as lines of KEY.KEY=VALUE, for values whose keys have a meaning of their own. */
+static int read_lines(struct reader *r, char *key, char *lines, yaml_mark_t mark)
+{
+    size_t around = strlen(key);
+    int err = enter(r, mark);
+    while (!err) {
+        yaml_event_t ev;
+        err = next_event(r, &ev);
+        if (err) return err;
+        bool end = ev.type == YAML_MAPPING_END_EVENT, word = ev.type == YAML_SCALAR_EVENT;
+        const char *text = word ? (const char *)ev.data.scalar.value : "";
+        yaml_mark_t key_mark = ev.start_mark;
+        if (!end && (!word || !*text || strpbrk(text, "=\n")))
+            err = refuse_at(r, key_mark, "a key must be a single word");
+        else if (!end && around + strlen(text) + 2 > PATH_BYTES)
+            err = refuse_at(r, key_mark, "key too long");
+        else if (!end)
+            snprintf(key + around, PATH_BYTES - around, "%s%s", around ? "." : "", text);
+        yaml_event_delete(&ev);
+        if (end) {
+            r->depth--;
+            return 0;
+        }
+        if (!err) err = add_line(r, key, lines, key_mark);
+        key[around] = 0;
+    }
+    return err;
+}
+
+static int add_line(struct reader *r, char *key, char *lines, yaml_mark_t key_mark)
+{
+    yaml_event_t ev;
+    int err = next_event(r, &ev);
+    if (err) return err;
+    yaml_mark_t mark = ev.start_mark;
+    bool nested = ev.type == YAML_MAPPING_START_EVENT, word = ev.type == YAML_SCALAR_EVENT;
+    const char *value = word ? (const char *)ev.data.scalar.value : "";
+    size_t at = strlen(lines);
+    if ((!nested && !word) || strchr(value, '\n'))
+        err = refuse_at(r, mark, "expected a single value");
+    else if (word && at + strlen(key) + strlen(value) + 3 > LIST_BYTES)
+        err = refuse_at(r, key_mark, "mapping too long");
+    else if (word)
+        snprintf(lines + at, LIST_BYTES - at, "%s=%s\n", key, value);
+    yaml_event_delete(&ev);
+    return !err && nested ? read_lines(r, key, lines, mark) : err;
+}
+
 static int read_nested(struct reader *r, const struct path *path, const yaml_event_t *value,
                        yaml_mark_t key_mark)
 {
@@ -311,6 +363,11 @@ static int read_nested(struct reader *r, const struct path *path, const yaml_eve
     if (c && c->action == TSRI_COMPAT_IGNORE) {
         int err = put(r, path, "a mapping", key_mark, key_mark);
         return err ? err : skip(r, value->start_mark);
+    }
+    if (c && c->action == TSRI_COMPAT_LINES) {
+        char lines[LIST_BYTES] = "", key[PATH_BYTES] = "";
+        int err = read_lines(r, key, lines, value->start_mark);
+        return err ? err : put(r, path, lines, key_mark, key_mark);
     }
     int err = note_key(r, path->raw, key_mark);
     return err ? err : read_mapping(r, path, value->start_mark);
@@ -327,11 +384,34 @@ static int read_wrapped_text(struct reader *r, const struct path *path, const ya
     return tsri_yaml_put_extra(r->cfg, (const char *)ev->data.scalar.value, &place);
 }
 
+/* A list below a key that wraps options: each item is a mapping of them. */
+static int read_items(struct reader *r, const struct path *path, yaml_mark_t key_mark,
+                      yaml_mark_t mark)
+{
+    int err = note_key(r, path->raw, key_mark);
+    if (!err) err = enter(r, mark);
+    while (!err) {
+        yaml_event_t ev;
+        err = next_event(r, &ev);
+        if (err) return err;
+        bool end = ev.type == YAML_SEQUENCE_END_EVENT, item = ev.type == YAML_MAPPING_START_EVENT;
+        yaml_mark_t item_mark = ev.start_mark;
+        yaml_event_delete(&ev);
+        if (end) {
+            r->depth--;
+            return 0;
+        }
+        err = item ? read_mapping(r, path, item_mark)
+                   : refuse_at(r, item_mark, "expected options below this key");
+    }
+    return err;
+}
+
 static int read_sequence(struct reader *r, const struct path *path, yaml_mark_t key_mark,
                          yaml_mark_t mark)
 {
     char list[LIST_BYTES];
-    if (!*path->joined) return refuse_at(r, mark, "expected options below this key");
+    if (!*path->joined) return read_items(r, path, key_mark, mark);
     const struct tsri_compat *c = tsri_compat_find(path->joined);
     if (!is_known(path->joined) || (c && c->action == TSRI_COMPAT_IGNORE)) {
         int err = put(r, path, "a list", key_mark, key_mark);

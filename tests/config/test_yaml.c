@@ -108,6 +108,24 @@ TEST(lists_of_scalars_become_text_with_commas)
     CHECK(refused("chunk_size: [1, 2]", "t.yaml:1:13: chunk_size: \"1,2\" is not a whole number"));
 }
 
+TEST(a_list_below_a_wrapper_holds_mappings_of_options)
+{
+    reopen();
+    CHECK_INT(
+        load("ucm_connectors:\n  - ucm_connector_config: {chunk_size: 64}\n  - {hash: xxh3}\n"), 0);
+    CHECK_STR(tsr_config_get(cfg, "chunk_size"), "64");
+    CHECK_STR(tsr_config_get(cfg, "hash"), "xxh3");
+    CHECK_INT(load("ucm_connectors: []\n"), 0);
+    CHECK(refused("ucm_connectors: [{chunk_size: 64}, {chunk_size: 32}]",
+                  "t.yaml:1:37: chunk_size: duplicate key, first on line 1"));
+    CHECK(refused("ucm_connectors: [{chunk_size: 64}, 5]",
+                  "t.yaml:1:36: expected options below this key"));
+    CHECK(refused("ucm_connectors: [[{chunk_size: 64}]]",
+                  "t.yaml:1:18: expected options below this key"));
+    CHECK(refused("ucm_connectors: []\nucm_connectors: []\n",
+                  "t.yaml:2:1: ucm_connectors: duplicate key, first on line 1"));
+}
+
 TEST(errors_name_line_and_column)
 {
     CHECK(refused("hash: xxh3\nhots_size: 1G\n",
@@ -249,6 +267,7 @@ int main(void)
     RUN(a_null_is_the_default);
     RUN(empty_documents_change_nothing);
     RUN(lists_of_scalars_become_text_with_commas);
+    RUN(a_list_below_a_wrapper_holds_mappings_of_options);
     RUN(errors_name_line_and_column);
     RUN(what_files_of_configuration_do_not_need_is_refused);
     RUN(text_that_is_not_utf8_is_refused_where_it_stands);
