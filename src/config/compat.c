@@ -242,133 +242,6 @@ static int put_always(const struct setting *s)
                      tsri_place_text(s->place, where, sizeof where), s->key, s->row->note);
 }
 
-/* ---- where a remote cache is ---- */
-
-#define URL_MAX 1024u
-
-static int put_option(const struct setting *s, const char *option, const char *value)
-{
-    return tsri_config_put(s->cfg, option, value, s->place);
-}
-
-/* Without the value, which may hold a password or a key and its secret. */
-static int refuse_url(const struct setting *s, const char *why)
-{
-    char where[TSRI_PLACE_BYTES];
-    return tsri_fail(TSR_ECONFIG, "%sremote_url: %s",
-                     tsri_place_text(s->place, where, sizeof where), why);
-}
-
-static int note_url(const struct setting *s, const char *what)
-{
-    char where[TSRI_PLACE_BYTES], text[TSRI_PLACE_BYTES + 256];
-    snprintf(text, sizeof text, "%sremote_url: %s", tsri_place_text(s->place, where, sizeof where),
-             what);
-    return tsri_config_note(s->cfg, s->key, TSR_LOG_WARN, text);
-}
-
-/* "user:password@hosts/database", each but the hosts optional; the text is taken apart. */
-static int put_redis_url(const struct setting *s, char *rest)
-{
-    char *hosts = strrchr(rest, '@'); /* a password may hold any other character */
-    int err = 0;
-    if (hosts) {
-        *hosts++ = '\0';
-        char *password = strchr(rest, ':');
-        if (password) *password++ = '\0';
-        if (rest[0]) err = put_option(s, "redis_user", rest);
-        if (!err && password && password[0]) err = put_option(s, "redis_password", password);
-    } else {
-        hosts = rest;
-    }
-    char *slash = strchr(hosts, '/');
-    if (slash) *slash++ = '\0';
-    if (!err && slash && slash[0]) err = put_option(s, "redis_database", slash);
-    if (!err && !hosts[0]) err = refuse_url(s, "no server given");
-    return err ? err : put_option(s, "redis_address", hosts);
-}
-
-/* The host of a bucket, BUCKET.HOST, as LMCache writes it; the text is taken apart. A name of
- * Amazon's has the region as well: s3_region implies the endpoint s3.REGION.amazonaws.com. */
-static int put_s3_host(const struct setting *s, char *bucket)
-{
-    static const char amazon[] = ".amazonaws.com";
-    char *host = strstr(bucket, ".s3.");
-    if (!host) host = strstr(bucket, ".s3express-");
-    if (!host) host = strchr(bucket, '.');
-    *host++ = '\0';
-    int err = put_option(s, "s3_bucket", bucket);
-    if (!err && strncmp(host, "s3express-", 10) == 0)
-        err = note_url(s, "directory buckets of S3 Express were not tested: requests are signed as "
-                          "for other buckets");
-    size_t n = strlen(host), tail = sizeof amazon - 1;
-    const char *region = NULL;
-    if (!err && n > tail && strcmp(host + n - tail, amazon) == 0) {
-        host[n - tail] = '\0';
-        char *dot = strrchr(host, '.');
-        region = dot ? dot + 1 : NULL; /* s3.amazonaws.com has none */
-        if (region) err = put_option(s, "s3_region", region);
-        if (!err && region == host + 3 && strncmp(host, "s3.", 3) == 0) return 0;
-        host[n - tail] = '.';
-    }
-    if (!err) err = put_option(s, "s3_endpoint", host);
-    return err ? err : put_option(s, "s3_path_style", "no");
-}
-
-/* "bucket", "bucket.host" as above, or "host:port/bucket" of a server that has buckets in paths. */
-static int put_s3_url(const struct setting *s, char *rest)
-{
-    char *slash = strchr(rest, '/');
-    if (strchr(rest, '@')) return refuse_url(s, "an s3 URL holds no keys: set s3_access_key");
-    if (slash && slash[1] == '\0') *slash = '\0';
-    if (slash && *slash) {
-        *slash++ = '\0';
-        int err = put_option(s, "s3_endpoint", rest);
-        return err ? err : put_option(s, "s3_bucket", slash);
-    }
-    bool number = !rest[strspn(rest, "0123456789.:")]; /* an address, no name */
-    const char *dot = strchr(rest, '.');
-    if (!rest[0] || dot == rest || (number && dot) || (!dot && strchr(rest, ':')))
-        return refuse_url(s, "no bucket given: set s3_bucket and s3_endpoint");
-    return dot ? put_s3_host(s, rest) : put_option(s, "s3_bucket", rest);
-}
-
-static int put_remote(const struct setting *s)
-{
-    static const struct {
-        const char *scheme;
-        int (*put)(const struct setting *s, char *rest); /* NULL: ignored, for the reason */
-        const char *why;
-    } known[] = {
-        {"redis://", put_redis_url, NULL},
-        {"valkey://", put_redis_url, NULL},
-        {"resp://", put_redis_url, NULL},
-        {"s3://", put_s3_url, NULL},
-        {"rediss://", NULL,
-         "ignored: no TLS to Redis: run a TLS proxy such as stunnel beside the engine, and write "
-         "its "
-         "address as redis_address"},
-        {"redis-sentinel://", NULL,
-         "ignored: sentinels are not asked: write the Redis servers themselves as redis_address, "
-         "HOST:PORT separated by commas; the master among them is found, also after a failover"},
-        {"", NULL,
-         "ignored: only redis://, valkey://, resp:// and s3:// are supported; a server of ours is "
-         "owner: daemon"}};
-    char rest[URL_MAX];
-    if (is_none(s->value)) return 0;
-    for (size_t i = 0; i < TSRI_COUNT(known); i++) {
-        size_t n = strlen(known[i].scheme);
-        if (strncasecmp(s->value, known[i].scheme, n) != 0) continue;
-        if (!known[i].put) return note_url(s, known[i].why);
-        if (strlen(s->value + n) >= sizeof rest) return refuse_url(s, "too long");
-        memcpy(rest, s->value + n, strlen(s->value + n) + 1);
-        int err = known[i].put(s, rest);
-        explicit_bzero(rest, sizeof rest); /* it may hold a password */
-        return err;
-    }
-    return 0;
-}
-
 int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const char *key,
                     const char *value, const struct tsri_place *place)
 {
@@ -399,7 +272,7 @@ int tsri_compat_put(struct tsr_config *cfg, const struct tsri_compat *c, const c
     case TSRI_COMPAT_ENGINE:
         return put_engine(&s);
     case TSRI_COMPAT_REMOTE:
-        return put_remote(&s);
+        return is_none(value) ? 0 : tsri_remote_url_put(cfg, value, &here);
     case TSRI_COMPAT_EXTRA:
         return none ? 0 : tsri_yaml_put_extra(cfg, value, place);
     case TSRI_COMPAT_FILE:

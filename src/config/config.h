@@ -202,6 +202,9 @@ TSR_MUST int tsri_config_note(struct tsr_config *cfg, const char *key, int level
  * ignored with a note. */
 TSR_MUST int tsri_yaml_put_extra(struct tsr_config *cfg, const char *text,
                                  const struct tsri_place *place);
+/* LMCache's remote_url (remote_url.c); place with that key as alias. */
+TSR_MUST int tsri_remote_url_put(struct tsr_config *cfg, const char *value,
+                                 const struct tsri_place *place);
 /* UCM's blending (ucm.c): text found anywhere, in prompts and in what was computed for them. */
 TSR_MUST int tsri_ucm_blend_anywhere(struct tsr_config *cfg, const struct tsri_place *place);
 /* The same, with UCM's own settings, as lines of KEY.KEY=VALUE. */

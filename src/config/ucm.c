@@ -21,7 +21,7 @@ struct blend {
     struct tsr_config *cfg;
     const struct tsri_place *place;
     size_t n;
-    struct share {
+    struct layer_share {
         unsigned long layer;
         const char *ratio;
     } shares[TSRI_LIST_MAX];
@@ -60,7 +60,7 @@ static bool layer_of(const char *module, unsigned long *out)
 /* Keeps the shares in the order of their layers. */
 static int add_share(struct blend *b, const char *module, const char *ratio)
 {
-    struct share new = {0, ratio};
+    struct layer_share new = {0, ratio};
     if (!layer_of(module, &new.layer)) return refuse(b, module, "names no layer");
     if (b->n == TSRI_LIST_MAX) return refuse(b, module, "is one layer too many");
     size_t i = b->n;

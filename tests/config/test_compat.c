@@ -1,60 +1,10 @@
 /* test_compat.c - files and environments written for LMCache, UCM and the chunk cache of vLLM load,
  * and every key of theirs is mapped or ignored with one line that says why. The fixtures are such
  * files as their users have them. */
-#include "config/config.h"
-#include "support/test.h"
+#include "support/compat_kit.h"
 
 #include <strings.h>
 #include <unistd.h>
-
-#define FIXTURES "tests/config/fixtures/"
-
-static struct tsr_config *cfg;
-static char lines[64][512];
-static int levels[64], n_lines;
-
-static void keep_line(void *arg, int level, const char *text)
-{
-    (void)arg;
-    if (n_lines == (int)TSRI_COUNT(lines)) return;
-    snprintf(lines[n_lines], sizeof lines[0], "%s", text);
-    levels[n_lines++] = level;
-}
-
-static void reopen(void)
-{
-    clearenv();
-    n_lines = 0;
-    tsr_log_set(keep_line, NULL, TSR_LOG_INFO);
-    tsr_config_close(cfg);
-    CHECK_INT(tsr_config_open(&cfg), 0);
-}
-
-/* How many log lines hold the part. */
-static int logged(const char *part)
-{
-    int n = 0;
-    for (int i = 0; i < n_lines; i++)
-        n += strstr(lines[i], part) != NULL;
-    return n;
-}
-
-/* What is said about settings waits in the configuration: here it is said at once. */
-static int said(int result)
-{
-    tsri_config_warn(cfg);
-    return result;
-}
-
-static int load(const char *text)
-{
-    return said(tsr_config_load_text(cfg, text, strlen(text), "t.yaml"));
-}
-
-static int set(const char *key, const char *value)
-{
-    return said(tsr_config_set(cfg, key, value));
-}
 
 /* Sets the variables of a shell file of `export NAME=VALUE  # comment` lines. */
 static void load_exports(const char *path)
@@ -196,115 +146,6 @@ TEST(the_engine_file_for_asynchronous_scheduling_loads)
     CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "vllm_async.yaml")), 0);
     CHECK_INT(n_lines, 2);
     CHECK_INT(logged("an option of the engine"), 2);
-}
-
-TEST(the_ucm_files_load)
-{
-    reopen();
-    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_blend.yaml")), 0);
-    const struct tsri_options *v = tsri_config_options(cfg);
-    CHECK(v->blend && v->blend_any_offset && v->blend_from_traffic);
-    CHECK_INT(v->match_min_tokens, 64);
-    CHECK_INT(v->blend_boundary.n, 1);
-    CHECK_INT(v->blend_boundary.values[0], 2);
-    CHECK_INT(logged("(UCM): ignored: remove it: the space describes the model"), 2);
-    CHECK_INT(n_lines, 2);
-    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("min_match_ratio")),
-              FIXTURES "ucm_blend.yaml:4");
-    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("blend")),
-              FIXTURES "ucm_blend.yaml:3 (blend_chunk_size)");
-    reopen();
-    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_connector.yaml")), 0);
-    CHECK_INT(n_lines, 3);
-    CHECK_INT(logged("an option of the engine"), 3);
-    CHECK(tsri_config_options(cfg)->blend && tsri_config_options(cfg)->blend_any_offset);
-}
-
-TEST(the_file_of_ucms_stores_loads)
-{
-    reopen();
-    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_config.yaml")), 0);
-    const struct tsri_options *v = tsri_config_options(cfg);
-    CHECK_STR(v->disk_path, "/mnt/test");
-    CHECK_INT(v->disk_size, (uint64_t)1 << 40);
-    CHECK_INT(v->host_size, (uint64_t)64 << 30);
-    CHECK_INT(v->tier_load_ms, 5000);
-    CHECK(!v->disk_direct && !v->blend);
-    CHECK_STR(tsri_config_origin(cfg, tsri_option_find("disk_path")),
-              FIXTURES "ucm_config.yaml:6 (storage_backends)");
-    static const char *const ignored[] = {
-        "ucm_connector_name",  "store_pipeline",    "posix_io_engine",
-        "store_health",        "enable_event_sync", "load_only_first_rank",
-        "metrics_config_path", "hit_ratio",         "use_layerwise"};
-    for (size_t i = 0; i < TSRI_COUNT(ignored); i++) {
-        char part[64];
-        snprintf(part, sizeof part, ": %s (", ignored[i]);
-        CHECK_INT(logged(part), 1);
-    }
-    CHECK_INT(logged("ucm_sparse_config_GSAOnDevice (UCM): ignored: no attention is made sparse"),
-              1);
-    CHECK_INT(logged("key_of_next_year: ignored: unknown"), 1);
-    CHECK_INT(n_lines, (int)TSRI_COUNT(ignored) + 2);
-}
-
-TEST(ucms_blending_becomes_ours)
-{
-    reopen();
-    CHECK_INT(said(tsr_config_load_file(cfg, FIXTURES "ucm_sparse.yaml")), 0);
-    const struct tsri_options *v = tsri_config_options(cfg);
-    CHECK(v->blend && v->blend_any_offset && v->blend_from_traffic);
-    CHECK_STR(tsr_config_get(cfg, "blend_check_layers"), "1,12");
-    CHECK_STR(tsr_config_get(cfg, "blend_recompute_ratios"), "0.2,0.1");
-    CHECK_STR(tsr_config_get(cfg, "separator"), "");
-    CHECK_STR(tsr_config_get(cfg, "disk_path"), "/mnt/a");
-    CHECK_INT(tsri_config_check(cfg), 0);
-    CHECK_INT(logged("storage_backends: /mnt/a:/mnt/b: only the first of several paths"), 1);
-    CHECK_INT(logged("chunk_end_token_id: ignored: stored text is found without a mark"), 1);
-    CHECK_INT(logged("compute_meta.model.layers.1.self_attn.attn.metric: ignored: unknown"), 1);
-    CHECK_INT(n_lines, 4); /* and ucm_connector_name */
-    reopen();
-    CHECK_INT(load("ucm_sparse_config: {Blend: {}}\n"), 0);
-    CHECK(tsri_config_options(cfg)->blend);
-    CHECK_STR(tsr_config_get(cfg, "blend_check_layers"), "");
-}
-
-TEST(what_ucms_blending_cannot_mean_is_refused)
-{
-    static const struct {
-        const char *blend, *message;
-    } wrong[] = {
-        {"true", "\"true\" is not a mapping"},
-        {"{compute_meta: {attn: {ratio: 0.2}}}", "\"attn.ratio\" names no layer"},
-        {"{compute_meta: {layers.1x: {ratio: 0.2}}}", "names no layer"},
-        {"{compute_meta: {layers.1: {ratio: 0.2}, m.layers.1: {ratio: 0.3}}}", "a layer again"},
-        {"{compute_meta: {layers.1: {ratio: much}}}", "\"much\" is not up to 8 numbers"},
-        {"{compute_meta: {layers.1: {ratio: 2}}}", "\"2\" is not up to 8 numbers from 0 to 1"},
-        {"{compute_meta: {layers.1: {ratio: [1]}}}", "expected a single value"},
-        {"{compute_meta: [1]}", "expected a single value"},
-        {"{\"a\\nb\": 1}", "a key must be a single word"},
-        {"{a: {b: {c: {d: {e: {f: {g: 1}}}}}}}", "nested more than 8 levels deep"}};
-    for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
-        char text[256];
-        reopen();
-        snprintf(text, sizeof text, "ucm_sparse_config: {Blend: %s}\n", wrong[i].blend);
-        CHECK_INT(load(text), TSR_ECONFIG);
-        CHECK(strncmp(tsr_errmsg(), "t.yaml:1:", 9) == 0);
-        CHECK_HAS(tsr_errmsg(), wrong[i].message);
-        CHECK(!tsri_config_options(cfg)->blend);
-    }
-}
-
-TEST(the_file_that_ucms_key_names_is_loaded_once)
-{
-    reopen();
-    CHECK_INT(set("UCM_CONFIG_FILE", FIXTURES "ucm_config.yaml"), 0);
-    CHECK_STR(tsr_config_get(cfg, "disk_path"), "/mnt/test");
-    CHECK_INT(logged("key_of_next_year: ignored: unknown"), 1);
-    CHECK_INT(set("UCM_CONFIG_FILE", FIXTURES "none.yaml"), TSR_ENOENT);
-    reopen();
-    CHECK_INT(load("UCM_CONFIG_FILE: " FIXTURES "ucm_config.yaml\n"), 0);
-    CHECK_STR(tsr_config_get(cfg, "disk_path"), "");
-    CHECK_INT(logged("a file cannot name another"), 1);
 }
 
 TEST(the_chunk_cache_file_loads)
@@ -508,138 +349,6 @@ TEST(what_asks_for_nothing_is_no_warning)
     CHECK_INT(levels[2], TSR_LOG_INFO);
     CHECK_INT(load("remote_config_url: http://config\n"), 0);
     CHECK_INT(levels[3], TSR_LOG_WARN);
-}
-
-static void check_option(const char *option, const char *value)
-{
-    CHECK_STR(tsr_config_get(cfg, option), value);
-}
-
-TEST(a_remote_url_becomes_options_of_our_tiers)
-{
-    reopen();
-    CHECK_INT(load("remote_url: redis://cache:6379\n"), 0);
-    check_option("redis_address", "cache:6379");
-    reopen();
-    CHECK_INT(load("remote_url: redis://me:sesame@a:1,b:2/3\n"), 0);
-    check_option("redis_address", "a:1,b:2");
-    check_option("redis_user", "me");
-    check_option("redis_database", "3");
-    CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
-    CHECK_INT(n_lines, 0);
-    reopen();
-    CHECK_INT(load("remote_url: \"redis://me:open/se@same@a:1/3\"\n"), 0);
-    check_option("redis_address", "a:1");
-    check_option("redis_database", "3");
-    CHECK_STR(tsri_config_options(cfg)->redis_password, "open/se@same");
-    reopen();
-    CHECK_INT(load("remote_url: \"valkey://:sesame@cache/\"\n"), 0);
-    check_option("redis_address", "cache");
-    check_option("redis_user", "");
-    CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
-    reopen();
-    CHECK_INT(load("remote_url: \"resp://cache:6379\"\nremote_serde: \"naive\"\nextra_config:\n"
-                   "  resp_num_threads: 8\n  save_chunk_meta: False\n"
-                   "  username: \"me\"\n  password: \"sesame\"\n"),
-              0);
-    check_option("redis_address", "cache:6379");
-    check_option("redis_user", "me");
-    CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
-    CHECK_INT(logged("sesame"), 0);
-    CHECK_INT(logged("unknown"), 0);
-    CHECK_INT(load("password: open\n"),
-              TSR_ECONFIG); /* of anything: only in there it is that of Redis */
-    reopen();
-    setenv("LMCACHE_RESP_USERNAME", "me", 1);
-    setenv("LMCACHE_RESP_PASSWORD", "sesame", 1);
-    setenv("LMCACHE_EXTRA_CONFIG", "{\"username\": \"you\"}", 1);
-    CHECK_INT(said(tsr_config_load_env(cfg)), 0);
-    check_option("redis_user", "me");
-    CHECK_STR(tsri_config_options(cfg)->redis_password, "sesame");
-    CHECK_INT(n_lines, 0);
-    reopen();
-    CHECK_INT(load("remote_url: s3://kv-cache\n"), 0);
-    check_option("s3_bucket", "kv-cache");
-    check_option("s3_endpoint", "");
-    reopen();
-    CHECK_INT(load("remote_url: s3://kv-cache.s3.eu-central-1.amazonaws.com/\n"), 0);
-    check_option("s3_bucket", "kv-cache");
-    check_option("s3_region", "eu-central-1");
-    reopen();
-    CHECK_INT(load("remote_url: s3://store.example:9000/kv-cache\n"), 0);
-    check_option("s3_bucket", "kv-cache");
-    check_option("s3_endpoint", "store.example:9000");
-}
-
-TEST(an_s3_url_may_have_its_bucket_in_the_host_name)
-{
-    static const struct {
-        const char *url, *bucket, *region, *endpoint, *path_style;
-    } urls[] = {
-        {"kv.cache.s3.eu-central-1.amazonaws.com", "kv.cache", "eu-central-1", "", "auto"},
-        {"kv--use1-az4--x-s3.s3express-use1-az4.us-west-2.amazonaws.com", "kv--use1-az4--x-s3",
-         "us-west-2", "s3express-use1-az4.us-west-2.amazonaws.com", "no"},
-        {"kv-cache.s3.dualstack.eu-west-1.amazonaws.com", "kv-cache", "eu-west-1",
-         "s3.dualstack.eu-west-1.amazonaws.com", "no"},
-        {"kv-cache.s3.amazonaws.com", "kv-cache", "us-east-1", "s3.amazonaws.com", "no"},
-        {"kv-cache.t3.storage.dev", "kv-cache", "us-east-1", "t3.storage.dev", "no"},
-        {"kv-cache.store.example:9000/", "kv-cache", "us-east-1", "store.example:9000", "no"}};
-    for (size_t i = 0; i < TSRI_COUNT(urls); i++) {
-        char text[256];
-        reopen();
-        snprintf(text, sizeof text, "remote_url: \"s3://%s\"\n", urls[i].url);
-        CHECK_INT(load(text), 0);
-        check_option("s3_bucket", urls[i].bucket);
-        check_option("s3_region", urls[i].region);
-        check_option("s3_endpoint", urls[i].endpoint);
-        check_option("s3_path_style", urls[i].path_style);
-        CHECK_INT(n_lines, strstr(urls[i].url, "s3express") ? 1 : 0);
-    }
-    reopen();
-    CHECK_INT(load("remote_url: \"s3://kv-cache.s3express-use1-az4.us-east-1.amazonaws.com\"\n"
-                   "extra_config:\n  s3_num_io_threads: 64\n  s3_region: \"us-east-1\"\n"
-                   "  s3_enable_s3express: True\n  aws_access_key_id: \"who\"\n"
-                   "  aws_secret_access_key: \"sesame\"\n"),
-              0);
-    check_option("s3_access_key", "who");
-    CHECK_STR(tsri_config_options(cfg)->s3_secret_key, "sesame");
-    CHECK_INT(logged("directory buckets of S3 Express were not tested"), 1);
-    CHECK_INT(logged("unknown"), 0);
-}
-
-TEST(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused)
-{
-    reopen();
-    CHECK_INT(load("remote_url: null\n"), 0);
-    CHECK_INT(load("remote_url: None\n"), 0);
-    CHECK_INT(n_lines, 0);
-    CHECK_INT(load("remote_url: mooncakestore://host:1\n"), 0);
-    CHECK_INT(n_lines, 1);
-    CHECK_INT(levels[0], TSR_LOG_WARN);
-    CHECK_INT(load("remote_url: rediss://me:sesame@cache:6380\n"), 0);
-    CHECK_INT(logged("t.yaml:1:13: remote_url: ignored: no TLS to Redis: run a TLS proxy"), 1);
-    CHECK_INT(load("remote_url: redis-sentinel://a:26379,b:26379\n"), 0);
-    CHECK_INT(logged("remote_url: ignored: sentinels are not asked: write the Redis servers"), 1);
-    CHECK_INT(logged("sesame"), 0);
-    check_option("redis_address", "");
-    check_option("s3_bucket", "");
-    static const char *const wrong[] = {"redis://",
-                                        "redis://me:sesame@",
-                                        "s3://10.0.0.1:9000",
-                                        "s3://localhost:9000",
-                                        "s3://.host",
-                                        "s3://",
-                                        "s3://key:sesame@host",
-                                        "redis://me:sesame@host/x",
-                                        "redis://me:open/sesame@host/x",
-                                        "s3://key:open/sesame@host"};
-    for (size_t i = 0; i < TSRI_COUNT(wrong); i++) {
-        char text[128];
-        snprintf(text, sizeof text, "remote_url: \"%s\"\n", wrong[i]);
-        CHECK_INT(load(text), TSR_ECONFIG);
-        CHECK(strstr(tsr_errmsg(), "sesame") == NULL);
-        CHECK(strncmp(tsr_errmsg(), "t.yaml:1:13: remote_url", 23) == 0);
-    }
 }
 
 TEST(an_ignored_key_may_hold_a_tree)
@@ -913,11 +622,6 @@ int main(void)
     RUN(the_lmcache_environment_for_blending_loads);
     RUN(the_lmcache_environment_for_asynchronous_scheduling_loads);
     RUN(the_engine_file_for_asynchronous_scheduling_loads);
-    RUN(the_ucm_files_load);
-    RUN(the_file_of_ucms_stores_loads);
-    RUN(ucms_blending_becomes_ours);
-    RUN(what_ucms_blending_cannot_mean_is_refused);
-    RUN(the_file_that_ucms_key_names_is_loaded_once);
     RUN(the_chunk_cache_file_loads);
     RUN(the_share_of_the_chunk_cache_counts_while_it_is_on);
     RUN(the_chunk_cache_environment_loads);
@@ -931,9 +635,6 @@ int main(void)
     RUN(no_note_speaks_of_what_this_build_lacks);
     RUN(of_an_alias_and_our_name_the_last_one_wins);
     RUN(what_asks_for_nothing_is_no_warning);
-    RUN(a_remote_url_becomes_options_of_our_tiers);
-    RUN(an_s3_url_may_have_its_bucket_in_the_host_name);
-    RUN(a_remote_url_of_another_kind_is_ignored_and_a_wrong_one_refused);
     RUN(an_ignored_key_may_hold_a_tree);
     RUN(keys_in_extra_config_count_and_unknown_ones_are_named);
     RUN(blending_is_turned_on_as_lmcache_does_it);
