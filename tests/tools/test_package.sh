@@ -90,6 +90,22 @@ END
         fail "$(grep -F '***' "$tmp/out")"
 }
 
+# Apache-2.0 wants it with every copy. What is built of the sdist has it from there.
+the_licence_goes_with_the_sdist_and_the_wheels() {
+    local folder name
+    python3 -c 'import setuptools' 2>/dev/null || { skip 'no setuptools'; return; }
+    (cd python && python3 setup.py -q egg_info -e "$tmp" sdist -d "$tmp/dist") >"$tmp/log" 2>&1 || fail "$(tail -3 "$tmp/log")" || return
+    tar -xzf "$tmp"/dist/*.tar.gz -C "$tmp" || return
+    for name in LICENSE README.md; do
+        [ -s "$(echo "$tmp"/tessera?kv-*/$name)" ] || fail "no $name in the sdist" || return
+    done
+    cmp -s LICENSE "$tmp"/tessera?kv-*/LICENSE || fail 'another licence' || return
+    for folder in python packaging/cuda; do
+        grep -qx 'readme = "README.md"' $folder/pyproject.toml && [ -s $folder/README.md ] || fail "$folder: no readme" || return
+        grep -q "^cp LICENSE $folder/ " packaging/*/build.sh || fail "$folder: its wheel has no licence" || return
+    done
+}
+
 # The wheel of packaging/wheel and the one that pip builds from the sources have the same libraries and programs.
 the_sdist_makes_what_the_wheel_has() {
     local want
@@ -157,6 +173,7 @@ run every_installed_file_is_in_one_debian_package
 run the_wheel_has_what_is_loaded_on_demand
 run the_sdist_has_all_that_the_build_needs
 run the_sdist_makes_what_the_wheel_has
+run the_licence_goes_with_the_sdist_and_the_wheels
 run packages_are_native_to_their_machine
 run what_cannot_be_built_is_said_before_anything_is
 run what_is_in_the_wheel_needs_glibc_2_34
