@@ -97,13 +97,38 @@ the_licence_goes_with_the_sdist_and_the_wheels() {
     (cd python && python3 setup.py -q egg_info -e "$tmp" sdist -d "$tmp/dist") >"$tmp/log" 2>&1 || fail "$(tail -3 "$tmp/log")" || return
     tar -xzf "$tmp"/dist/*.tar.gz -C "$tmp" || return
     for name in LICENSE README.md; do
-        [ -s "$(echo "$tmp"/tessera?kv-*/$name)" ] || fail "no $name in the sdist" || return
+        [ -s "$(echo "$tmp"/tessera?kv-*/"$name")" ] || fail "no $name in the sdist" || return
     done
     cmp -s LICENSE "$tmp"/tessera?kv-*/LICENSE || fail 'another licence' || return
     for folder in python packaging/cuda; do
-        grep -qx 'readme = "README.md"' $folder/pyproject.toml && [ -s $folder/README.md ] || fail "$folder: no readme" || return
+        grep -qx 'readme = "README.md"' "$folder/pyproject.toml" && [ -s "$folder/README.md" ] || fail "$folder: no readme" || return
         grep -q "^cp LICENSE $folder/ " packaging/*/build.sh || fail "$folder: its wheel has no licence" || return
     done
+}
+
+# A server that nobody may use, or that its clients do not accept, is what the file would be without these variables.
+the_container_has_clients() {
+    local file=packaging/container/tesserad.Containerfile uid run
+    uid=$(sed -n 's/^RUN useradd .*--uid \([0-9]*\) .*/\1/p' "$file")
+    [ -n "$uid" ] && grep -q "^#  *podman run .*TESSERA_SERVER_OWNER=$uid " "$file" || fail 'clients do not accept the server' || return
+    [ "$(id -u)" -eq 0 ] || { skip 'needs root: two users'; return; }
+    command -v setpriv >/dev/null || { skip 'no setpriv'; return; }
+    run=$(mktemp -d) && chown "$uid" "$run" && chmod 755 "$run" || return
+    setpriv --reuid="$uid" --clear-groups "$B/bin/tesserad" --check >/dev/null 2>&1 || { skip "another user cannot run $B/bin/tesserad"; return; }
+    env "$(grep -o 'TESSERA_SERVER_ALLOW=[0-9]*' "$file" | head -1)" HOME="$run" setpriv --reuid="$uid" --clear-groups \
+        "$B/bin/tesserad" --server_socket="$run/sock" --host_size=16M --http_listen=off 2>"$tmp/log" &
+    local server=$! i status=1
+    for ((i = 0; i < 1200 && status; i++)); do
+        TESSERA_SERVER_OWNER=$uid "$B/bin/tessera" ls --connect="$run/sock" >"$tmp/out" 2>&1
+        status=$?
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.05
+    done
+    ! "$B/bin/tessera" ls --connect="$run/sock" >"$tmp/wrong" 2>&1 || status=2
+    kill "$server"
+    wait "$server"
+    rm -rf "$run"
+    [ "$status" -eq 0 ] || fail "status $status: $(cat "$tmp/out" "$tmp/log")"
 }
 
 # The wheel of packaging/wheel and the one that pip builds from the sources have the same libraries and programs.
@@ -174,6 +199,7 @@ run the_wheel_has_what_is_loaded_on_demand
 run the_sdist_has_all_that_the_build_needs
 run the_sdist_makes_what_the_wheel_has
 run the_licence_goes_with_the_sdist_and_the_wheels
+run the_container_has_clients
 run packages_are_native_to_their_machine
 run what_cannot_be_built_is_said_before_anything_is
 run what_is_in_the_wheel_needs_glibc_2_34
