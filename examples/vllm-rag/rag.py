@@ -94,7 +94,10 @@ def plot(path, rows):
     scale = (width - left - 70) / longest
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{60 + 52 * len(rows)}">',
-        "<style>text{font:12px sans-serif}.t{font-size:14px;font-weight:bold}</style>",
+        "<style>text{font:12px sans-serif;fill:#222}.t{font-size:14px;font-weight:bold}",
+        ".page{fill:#fff}",
+        "@media(prefers-color-scheme:dark){text{fill:#eee}.page{fill:#161b22}}</style>",
+        '<rect class="page" width="100%" height="100%"/>',
         '<text x="10" y="22" class="t">Seconds to the first token</text>',
         '<rect x="330" y="11" width="12" height="12" fill="#999999"/>',
         '<text x="348" y="21">vLLM</text>',
@@ -103,7 +106,7 @@ def plot(path, rows):
     ]
     for i, (question, plain, blended) in enumerate(rows):
         y = 44 + 52 * i
-        short = question if len(question) < 52 else question[:50] + "..."
+        short = question if len(question) < 50 else question[:46].rstrip() + "..."
         short = short.replace("&", "&amp;").replace("<", "&lt;")
         parts.append(f'<text x="10" y="{y + 20}">{short}</text>')
         for k, (seconds, color) in enumerate(((plain, "#999999"), (blended, "#d55e00"))):

@@ -144,6 +144,32 @@ assert found, "no engine configuration found"
 PYTHON
 }
 
+# A page may be light while the system is dark, and the other way round.
+every_picture_is_well_formed_and_has_a_background() {
+    command -v python3 >/dev/null || skip 'no python3' || return
+    python3 - docs/*.svg examples/*/*.svg <<'PYTHON' >"$tmp/out" 2>&1 || fail "$(tail -3 "$tmp/out")"
+import re, sys, xml.etree.ElementTree as tree
+
+assert len(sys.argv) > 4, "no pictures"
+for path in sys.argv[1:]:
+    root = tree.parse(path).getroot()
+    svg = root.tag.removesuffix("svg")
+    style = "".join(root.findtext(f".//{svg}style") or "")
+    page = next((e for e in root.iter(f"{svg}rect")), None)
+    whole = page is not None and page.get("width") in ("100%", root.get("width"))
+    assert whole and page.get("height") in ("100%", root.get("height")), f"{path}: no background"
+    dark = re.search(r"@media ?\(prefers-color-scheme: ?dark\) ?\{(.*)\}", style, re.S)
+    if page.get("class"):  # colours of both: then text and background change together
+        assert dark, f"{path}: no dark part"
+        for part in (style[: dark.start()], dark[1]):
+            for rule in (rf"\.{page.get('class')} ?\{{ ?fill: ?#", r"text ?\{[^}]*fill: ?#"):
+                assert re.search(rule, part), f"{path}: no {rule}"
+for path in ("docs/reuse.svg", "examples/vllm-rag/rag.svg"):
+    assert "prefers-color-scheme" in open(path).read(), f"{path}: no dark part"
+PYTHON
+}
+
+run every_picture_is_well_formed_and_has_a_background
 run every_c_block_compiles_or_is_part_of_an_example
 run every_figure_of_the_readme_has_its_source
 run every_configuration_is_accepted
