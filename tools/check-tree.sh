@@ -177,6 +177,9 @@ check_words() {
     forbid 'not ASCII' '[^ -~	]' "${sources[@]}"
     forbid 'typedef in _t, a POSIX name' 'typedef .*[a-z0-9]_t;' "${sources[@]}"
     forbid 'path of one machine' '(^|[^A-Za-z0-9_.}])/(home|root|Users|work|workspace)/' "${all[@]}"
+    # What a number is compared with has a date, a machine or a link.
+    mapfile -t sources < <(files 'md' docs README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md)
+    forbid 'only the writer knows what this means' '[Ii]n another window' "${sources[@]}"
     mapfile -t sources < <(files h include)
     forbid 'code in a public header' '(^|[ \t])inline[ \t]' "${sources[@]}"
 }

@@ -167,6 +167,12 @@ unfinished_work_is_found_and_words_that_hold_it_are_not() {
         'src/cache/cache.h:2: unfinished work: /* a stub */'
 }
 
+what_only_its_writer_saw_is_found_in_docs() {
+    make_tree || return
+    printf 'Prefill takes 5.8 s.\nIt took 5.8 s in another window.\n' >docs/notes.md
+    refused 'docs/notes.md:2: only the writer knows what this means: It took 5.8 s in another window.'
+}
+
 a_path_of_one_machine_is_found_in_docs_and_tools() {
     make_tree || return
     local slash=/ # this script is checked too
@@ -210,6 +216,7 @@ run a_public_header_includes_no_internal_one_and_holds_no_code
 run a_source_file_without_a_test_is_named_with_the_test_it_wants
 run unfinished_work_is_found_and_words_that_hold_it_are_not
 run a_path_of_one_machine_is_found_in_docs_and_tools
+run what_only_its_writer_saw_is_found_in_docs
 run letters_beyond_ascii_and_posix_typedefs_are_found
 run a_symbol_with_a_foreign_name_is_found_in_both_libraries
 test_end
