@@ -111,8 +111,7 @@ int tsri_remote_url_put(struct tsr_config *cfg, const char *value, const struct 
         {"resp://", put_redis_url, NULL},
         {"s3://", put_s3_url, NULL},
         {"rediss://", NULL,
-         "ignored: no TLS to Redis: run a TLS proxy such as stunnel beside the engine, and write "
-         "its "
+         "ignored: no TLS to Redis: run a TLS proxy such as stunnel beside the engine, and write its "
          "address as redis_address"},
         {"redis-sentinel://", NULL,
          "ignored: sentinels are not asked: write the Redis servers themselves as redis_address, "
