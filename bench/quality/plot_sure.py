@@ -30,13 +30,9 @@ LEGEND = 44
 EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 TICKS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 SURE_MIN, SURE_MAX = 0.2, 0.997
-# Both are seen on white and on black; in the dark the text and the lines of STYLE are too dark.
 ACCEPTED, REFUSED = "#d55e00", "#8a8a8a"
-DARK = """<style>
+MORE_STYLE = """<style>
 .n { font-size: 10px; fill: #777 } .c { stroke: #777; fill: none; stroke-dasharray: 4 3 }
-@media (prefers-color-scheme: dark) {
-  text { fill: #eee } .g { stroke: #444 } .d, .n { fill: #aaa } .c { stroke: #aaa }
-}
 </style>"""
 
 Judged = list[tuple[float, bool]]  # how sure, and whether it says the same
@@ -193,7 +189,8 @@ def draw(panels: list[tuple[str, Judged, float]]) -> str:
         f'viewBox="0 0 {width} {height}" role="img">',
         "<title>How sure the gate was, and how often it was right</title>",
         STYLE,
-        DARK,
+        MORE_STYLE,
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
         *legend(),
     ]
     made = [bins(judged, limit) for _, judged, limit in shown]

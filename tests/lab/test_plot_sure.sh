@@ -44,7 +44,7 @@ END
     is "$(grep -o '>[0-9]* accepted answers[^<]*' "$tmp/a.svg" | tr -d '\n')" '>2 accepted answers>1 accepted answers, 1 refused' || return
     is "$(grep -o 'limit 0[.0-9]*' "$tmp/a.svg" | tr '\n' ' ')" 'limit 0.9 limit 0.75 ' || return
     # One point of the first order, two of the other one, and two in the legend.
-    is "$(grep -c '<circle' "$tmp/a.svg") $(grep -c 'prefers-color-scheme: dark' "$tmp/a.svg")" '5 1'
+    is "$(grep -c '<circle' "$tmp/a.svg") $(grep -c '<rect width="720"' "$tmp/a.svg")" '5 1'
 }
 
 a_range_ends_at_the_limit() {
