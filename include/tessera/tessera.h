@@ -182,6 +182,9 @@ struct tsr_stats {
     struct tsr_tier_name {
         char text[16]; /* "host", "disk", ..; "": there is no such tier */
     } tier_names[8];
+    uint64_t lookup_hits, lookup_misses; /* lookups that found at least one token, and none */
+    uint64_t tokens_cached;              /* of all `entries`, each counted once */
+    uint64_t tier_tokens[8];             /* of tier_entries */
 };
 /* The main numbers. tsr_cache_stats_text() (admin.h) has all of them. */
 TSR_API TSR_MUST int tsr_cache_stats(struct tsr_cache *cache, struct tsr_stats *out);

@@ -339,7 +339,8 @@ class Stats(Struct):
         ("dropped", c_uint64), ("collisions", c_uint64), ("corrupt", c_uint64),
         ("entries", c_uint64), ("pinned", c_uint64), ("host_bytes", c_uint64),
         ("host_bytes_used", c_uint64), ("tier_entries", c_uint64 * 8), ("tier_bytes", c_uint64 * 8),
-        ("tier_bytes_max", c_uint64 * 8), ("tier_names", TierName * 8),
+        ("tier_bytes_max", c_uint64 * 8), ("tier_names", TierName * 8), ("lookup_hits", c_uint64),
+        ("lookup_misses", c_uint64), ("tokens_cached", c_uint64), ("tier_tokens", c_uint64 * 8),
     ]
 
 

@@ -290,8 +290,8 @@ class Cache:
         return sum(map(len, where.values())), where
 
     def stats(self) -> dict[str, Any]:
-        """Counters of struct tsr_stats. "tiers": name, entries, bytes and bytes_max of each tier,
-        host memory first; "tier_entries" and "tier_bytes" are the same as lists."""
+        """Counters of struct tsr_stats. "tiers": name, entries, tokens, bytes and bytes_max of each
+        tier, host memory first; "tier_entries" and "tier_bytes" are the same as lists."""
         row = c.Stats(size=ctypes.sizeof(c.Stats))
         check(self._lib.tsr_cache_stats(self._open(), ctypes.byref(row)))
         result: dict[str, Any] = counters(row)
@@ -301,6 +301,7 @@ class Cache:
             {
                 "name": name.text.decode(),
                 "entries": row.tier_entries[i],
+                "tokens": row.tier_tokens[i],
                 "bytes": row.tier_bytes[i],
                 "bytes_max": row.tier_bytes_max[i],
             }

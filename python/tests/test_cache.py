@@ -93,6 +93,8 @@ class TestOrder(unittest.TestCase):
                 self.assertEqual((host["name"], disk["name"]), ("host", "disk"))
                 self.assertEqual((host["bytes_max"], disk["bytes_max"]), (8 << 20, 64 << 20))
                 self.assertEqual((host["entries"], disk["entries"]), (2, 3))
+                self.assertEqual((host["tokens"], disk["tokens"]), (32, 48))
+                self.assertEqual(cache.stats()["tokens_cached"], 48)
                 self.assertGreater(disk["bytes"], 0)
 
 
@@ -337,6 +339,8 @@ class TestWatching(WithCache):
         self.space.lookup(tokens)
         stats = self.cache.stats()
         self.assertEqual((stats["lookups"], stats["tokens_reused"], stats["entries"]), (1, 32, 2))
+        self.assertEqual((stats["lookup_hits"], stats["lookup_misses"]), (1, 0))
+        self.assertEqual(stats["tokens_cached"], 32)
         self.assertIn("tessera_", self.cache.stats_text())
         self.assertEqual([e["event"] for e in self.cache.events()], ["stored", "stored"])
 

@@ -249,6 +249,8 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     uint64_t used = (uint64_t)(c->pool.n_pages - tsri_pool_n_free(&c->pool)) << c->pool.page_shift;
     uint64_t host = (uint64_t)c->pool.n_pages << c->pool.page_shift;
     tsri_stats_gauge_set(s, TSRI_M_entries, c->n_host);
+    tsri_stats_gauge_set(s, TSRI_M_host_tokens, c->host_tokens);
+    tsri_stats_gauge_set(s, TSRI_M_cached_tokens, c->host_tokens + c->cold_tokens);
     tsri_stats_gauge_set(s, TSRI_M_pinned_entries, c->n_pinned);
     tsri_stats_gauge_set(s, TSRI_M_host_bytes, host);
     tsri_stats_gauge_set(s, TSRI_M_host_used_bytes, used);
@@ -260,10 +262,12 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     tsri_stats_gauge_set(s, TSRI_M_spaces, c->n_spaces);
     tsri_stats_gauge_set(s, TSRI_M_clients, c->n_clients);
     out->tier_entries[0] = c->n_host;
+    out->tier_tokens[0] = c->host_tokens;
     out->tier_bytes[0] = used;
     out->tier_bytes_max[0] = host;
     snprintf(out->tier_names[0].text, sizeof out->tier_names[0].text, "host");
     out->entries = (uint64_t)c->n_host + c->n_cold;
+    out->tokens_cached = c->host_tokens + c->cold_tokens;
     out->pinned = c->n_pinned;
     pthread_mutex_unlock(&c->lock);
     out->host_bytes = host;
@@ -271,6 +275,8 @@ void tsri_cache_stats(struct tsr_cache *c, struct tsr_stats *out)
     out->lookups = tsri_stats_read(s, TSRI_M_lookups);
     out->tokens_asked = tsri_stats_read(s, TSRI_M_lookup_tokens_asked);
     out->tokens_reused = tsri_stats_read(s, TSRI_M_lookup_tokens_reused);
+    out->lookup_hits = tsri_stats_read(s, TSRI_M_lookup_hits);
+    out->lookup_misses = tsri_stats_read(s, TSRI_M_lookup_misses);
     out->loads = tsri_stats_read(s, TSRI_M_loads);
     out->load_misses = tsri_stats_read(s, TSRI_M_load_misses);
     out->load_bytes = tsri_stats_read(s, TSRI_M_load_bytes);

@@ -48,7 +48,7 @@ TSR_MUST int tsri_cache_flush(struct tsr_cache *c, uint64_t *n_lost);
 /* Host memory and the tiers below it, for people to look at. */
 struct tsri_tier_row {
     const char *name; /* static */
-    uint64_t entries, bytes_used, bytes_max;
+    uint64_t entries, tokens, bytes_used, bytes_max;
 };
 /* Returns how many, host memory first. */
 uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIERS_MAX]);

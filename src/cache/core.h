@@ -103,6 +103,7 @@ struct tsr_cache {
     struct tsri_policy *policy;
     uint32_t ids_fresh, ids_free; /* first never used; head of the free list */
     uint32_t n_host, n_cold, n_pinned;
+    uint64_t host_tokens, cold_tokens; /* of the entries that n_host and n_cold count */
     struct tsr_space *spaces;
     uint32_t n_spaces;
     uint64_t n_closed; /* closes of spaces by the last who had them open */

@@ -120,6 +120,32 @@ void tsri_unpin_locked(struct tsr_cache *c, uint32_t id)
     if (let_go(entry(c, id))) reclaim(c, id);
 }
 
+/* ---- how many there are ---- */
+
+static void count_host(struct tsr_cache *c, uint32_t id)
+{
+    c->n_host++;
+    c->host_tokens += entry(c, id)->n_tokens;
+}
+
+static void uncount_host(struct tsr_cache *c, uint32_t id)
+{
+    c->n_host--;
+    c->host_tokens -= entry(c, id)->n_tokens;
+}
+
+static void count_cold(struct tsr_cache *c, uint32_t id)
+{
+    c->n_cold++;
+    c->cold_tokens += entry(c, id)->n_tokens;
+}
+
+static void uncount_cold(struct tsr_cache *c, uint32_t id)
+{
+    c->n_cold--;
+    c->cold_tokens -= entry(c, id)->n_tokens;
+}
+
 /* ---- birth ---- */
 
 bool tsri_entry_can_alloc(const struct tsr_cache *c)
@@ -194,13 +220,13 @@ static void rank(struct tsr_cache *c, uint32_t id)
                                     .parent = e->parent,
                                     .cost_s = e->cost_s};
     c->policy->ops->insert(c->policy, id, &item);
-    c->n_host++;
+    count_host(c, id);
 }
 
 static void unrank(struct tsr_cache *c, uint32_t id)
 {
     c->policy->ops->remove(c->policy, id);
-    c->n_host--;
+    uncount_host(c, id);
 }
 
 void tsri_entry_publish(struct tsr_cache *c, uint32_t id, uint32_t parent)
@@ -229,7 +255,7 @@ void tsri_entry_publish_cold(struct tsr_cache *c, uint32_t id)
     c->spaces[e->space].n_entries++;
     set_state(e, TSRI_COLD);
     tsri_index_insert(&c->index, tsri_entry_key(e), id);
-    c->n_cold++;
+    count_cold(c, id);
 }
 
 void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta)
@@ -239,7 +265,7 @@ void tsri_entry_warm(struct tsr_cache *c, uint32_t id, uint32_t meta)
     e->meta = meta;
     atomic_fetch_or_explicit(&e->tiers, 1, memory_order_relaxed);
     set_state(e, TSRI_HOST);
-    c->n_cold--;
+    uncount_cold(c, id);
     rank(c, id);
     tsri_windows_add(c, id);
     tsri_shingles_add(c, id);
@@ -270,7 +296,7 @@ static void bury(struct tsr_cache *c, uint32_t id, enum tsr_event_kind why)
     if (tsri_word_state(before) == TSRI_HOST)
         unrank(c, id);
     else
-        c->n_cold--;
+        uncount_cold(c, id);
     if (tsri_word_pins(before) == 0) {
         reclaim(c, id);
     } else if (tsri_word_pins(before) == 1 && e->meta &&
@@ -300,7 +326,7 @@ bool tsri_entry_evict(struct tsr_cache *c, uint32_t id)
     tsri_owed_left(c, id, false);
     if (stays) {
         tsri_stats_add(c->stats, TSRI_M_demotions, 1);
-        c->n_cold++;
+        count_cold(c, id);
         tsri_room_give(c, e->meta);
         e->meta = 0;
         atomic_fetch_and_explicit(&e->tiers, (uint8_t)~1u, memory_order_relaxed);

@@ -38,6 +38,7 @@ static void rank_copy(struct tsr_cache *c, uint32_t id, uint32_t t)
                                     .cost_s = e->cost_s};
     l->policy->ops->insert(l->policy, id, &item);
     l->n_entries++;
+    l->n_tokens += e->n_tokens;
 }
 
 void tsri_manager_holds(struct tsr_cache *c, uint32_t id, uint32_t t, tsr_tier_loc loc)
@@ -64,6 +65,7 @@ struct tsr_tier_ref tsri_manager_lost(struct tsr_cache *c, uint32_t id, uint32_t
     l->loc[id] = 0;
     l->policy->ops->remove(l->policy, id);
     l->n_entries--;
+    l->n_tokens -= e->n_tokens;
     return ref;
 }
 
@@ -592,6 +594,7 @@ void tsri_manager_stats(struct tsr_cache *c, struct tsr_stats *out)
         struct tsr_tier_stats s;
         pthread_mutex_lock(&c->lock);
         out->tier_entries[t] = m->lower[t].n_entries;
+        out->tier_tokens[t] = m->lower[t].n_tokens;
         pthread_mutex_unlock(&c->lock);
         snprintf(out->tier_names[t].text, sizeof out->tier_names[t].text, "%s",
                  m->lower[t].tier->ops->name);
@@ -609,16 +612,16 @@ uint32_t tsri_cache_tiers(struct tsr_cache *c, struct tsri_tier_row out[TSR_TIER
 {
     struct tsr_stats stats = {.size = sizeof stats};
     tsri_cache_stats(c, &stats);
-    out[0] = (struct tsri_tier_row){"host", stats.tier_entries[0], stats.host_bytes_used,
-                                    stats.host_bytes};
+    out[0] = (struct tsri_tier_row){"host", stats.tier_entries[0], stats.tier_tokens[0],
+                                    stats.host_bytes_used, stats.host_bytes};
     if (!c->manager) return 1;
     for (uint32_t t = 1; t <= c->manager->n_lower; t++) {
         struct tsr_tier *tier = c->manager->lower[t].tier;
         struct tsr_tier_stats s = {0};
         int e = tsri_tier_stats(tier, &s);
         if (e) s = (struct tsr_tier_stats){0}; /* it does not say */
-        out[t] = (struct tsri_tier_row){tier->ops->name, stats.tier_entries[t], s.bytes_used,
-                                        s.bytes_max};
+        out[t] = (struct tsri_tier_row){tier->ops->name, stats.tier_entries[t],
+                                        stats.tier_tokens[t], s.bytes_used, s.bytes_max};
     }
     return c->manager->n_lower + 1;
 }

@@ -15,10 +15,10 @@
 struct tsri_lower {
     struct tsr_tier *tier;
     struct tsri_region loc_region;
-    tsr_tier_loc *loc;          /* by id, under cache->lock */
-    struct tsri_policy *policy; /* of the entries it holds, under cache->lock */
-    uint64_t n_entries;
-    bool failing; /* the writer's: the last put did not work, and that was logged */
+    tsr_tier_loc *loc;            /* by id, under cache->lock */
+    struct tsri_policy *policy;   /* of the entries it holds, under cache->lock */
+    uint64_t n_entries, n_tokens; /* that it holds, under cache->lock */
+    bool failing;                 /* the writer's: the last put did not work, and that was logged */
 };
 
 /* How one of the tiers is to be used (tiers.c). Text is borrowed from the configuration. */

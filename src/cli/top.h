@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct tsri_top_numbers) == TSRI_TOP_NUMBERS * sizeof(doub
 
 struct tsri_top_tier {
     char name[TSRI_TOP_NAME_BYTES];
-    double entries, used, size; /* size 0: no limit */
+    double entries, tokens, used, size; /* size 0: no limit */
 };
 struct tsri_top_tenant {
     char name[TSRI_TOP_NAME_BYTES];

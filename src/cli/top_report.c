@@ -172,19 +172,22 @@ static void add_summary(struct top_screen *s, const struct tsri_top_report *r)
 static void add_tiers(struct top_screen *s, const struct tsri_top_tenant *all)
 {
     add(s, -1, "%s", "");
-    add(s, TSRI_COLOR_BOLD, "%-12s %10s %10s %8s", "tier", "used", "of", "entries");
+    add(s, TSRI_COLOR_BOLD, "%-12s %10s %10s %8s %8s", "tier", "used", "of", "entries", "tokens");
     for (uint32_t i = 0; i < all->n_tiers; i++) {
         const struct tsri_top_tier *t = &all->tiers[i];
-        char used[32], size[32], n[32], bar[BAR_CELLS + 1] = "";
+        char used[32], size[32], n[32], tokens[32], bar[BAR_CELLS + 1] = "";
         double share = t->size > 0 ? fmin(1, t->used / t->size) : 0;
         memset(bar, '.', BAR_CELLS);
         memset(bar, '#', (size_t)lround(share * BAR_CELLS));
         if (t->size > 0)
-            add(s, -1, "%-12s %10s %10s %8s  [%s] %3.0f %%", t->name, size_of(t->used, used),
-                size_of(t->size, size), count_of(t->entries, n), bar, 100 * share);
+            add(s, -1, "%-12s %10s %10s %8s %8s  [%s] %3.0f %%", t->name, size_of(t->used, used),
+                size_of(t->size, size), count_of(t->entries, n), count_of(t->tokens, tokens), bar,
+                100 * share);
         else
-            add(s, -1, "%-12s %10s %10s %8s", t->name, t->used > 0 ? size_of(t->used, used) : "-",
-                "-", t->entries > 0 ? count_of(t->entries, n) : "-");
+            add(s, -1, "%-12s %10s %10s %8s %8s", t->name,
+                t->used > 0 ? size_of(t->used, used) : "-", "-",
+                t->entries > 0 ? count_of(t->entries, n) : "-",
+                t->tokens > 0 ? count_of(t->tokens, tokens) : "-");
     }
 }
 
@@ -344,8 +347,8 @@ static void put_tiers(FILE *out, const struct tsri_top_tenant *t)
     fputs(",\"tiers\":[", out);
     for (uint32_t i = 0; i < t->n_tiers; i++) {
         put_string(out, i ? ",{\"name\":" : "{\"name\":", t->tiers[i].name);
-        fprintf(out, ",\"entries\":%.0f,\"used\":%.0f,\"size\":%.0f}", t->tiers[i].entries,
-                t->tiers[i].used, t->tiers[i].size);
+        fprintf(out, ",\"entries\":%.0f,\"tokens\":%.0f,\"used\":%.0f,\"size\":%.0f}",
+                t->tiers[i].entries, t->tiers[i].tokens, t->tiers[i].used, t->tiers[i].size);
     }
     fputc(']', out);
 }

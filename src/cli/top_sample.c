@@ -41,6 +41,7 @@ static void read_tier(struct tsri_top_tenant *t, const json_t *row)
     struct tsri_top_tier *x = &t->tiers[t->n_tiers++];
     copy_name(x->name, row, "name");
     x->entries = number(row, "entries");
+    x->tokens = number(row, "tokens");
     x->used = number(row, "used");
     x->size = number(row, "size");
 }
@@ -57,6 +58,7 @@ static void add_tier(struct tsri_top_tenant *all, const struct tsri_top_tier *x)
         all->n_tiers++;
     }
     sum->entries += x->entries;
+    sum->tokens += x->tokens;
     sum->used += x->used;
     sum->size += x->size;
 }

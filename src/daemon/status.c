@@ -39,8 +39,10 @@ static void add_tiers(struct tsri_text *t, struct tsr_cache *c)
     for (uint32_t i = 0; i < n; i++) {
         tsri_text_add(t, "%s{\"name\":", i ? "," : "");
         tsri_text_add_json(t, rows[i].name);
-        tsri_text_add(t, ",\"entries\":%" PRIu64 ",\"used\":%" PRIu64 ",\"size\":%" PRIu64 "}",
-                      rows[i].entries, rows[i].bytes_used, rows[i].bytes_max);
+        tsri_text_add(t,
+                      ",\"entries\":%" PRIu64 ",\"tokens\":%" PRIu64 ",\"used\":%" PRIu64
+                      ",\"size\":%" PRIu64 "}",
+                      rows[i].entries, rows[i].tokens, rows[i].bytes_used, rows[i].bytes_max);
     }
 }
 

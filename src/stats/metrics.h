@@ -77,6 +77,8 @@
     X(disk2_used_bytes,     GAUGE,     "bytes",   "Size of the files of the second disk tier")     \
     X(disk2_bytes,          GAUGE,     "bytes",   "Maximum size of the second disk tier")          \
     X(entries,              GAUGE,     "entries", "Entries in host memory")                        \
+    X(host_tokens,          GAUGE,     "tokens",  "Tokens of the entries in host memory")         \
+    X(cached_tokens,        GAUGE,     "tokens",  "Tokens of all entries in the index, each counted once, whatever tiers have it") \
     X(pinned_entries,       GAUGE,     "entries", "Pinned entries")                                \
     X(leased_entries,       GAUGE,     "entries", "Leased entries")                                \
     X(host_bytes,           GAUGE,     "bytes",   "Host memory reserved for KV")                   \

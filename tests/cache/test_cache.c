@@ -503,6 +503,8 @@ TEST(the_numbers_are_those_of_what_happened)
     CHECK_INT(s.lookups, 1);
     CHECK_INT(s.tokens_asked, 100);
     CHECK_INT(s.tokens_reused, 96);
+    CHECK_INT(s.lookup_hits, 1);
+    CHECK_INT(s.lookup_misses, 0);
     CHECK_INT(s.loads, 6);
     CHECK_INT(s.load_misses, 0);
     CHECK_INT(s.load_bytes, 96 * row);
@@ -513,12 +515,19 @@ TEST(the_numbers_are_those_of_what_happened)
     CHECK_INT(s.pinned, 6);
     CHECK_INT(s.host_bytes, 1 << 20);
     CHECK_INT(s.host_bytes_used, 8 * 16384); /* 100 tokens are two cells */
+    CHECK_INT(s.tokens_cached, 196); /* the same text twice: as blocks and as a segment */
     CHECK_INT(s.tier_entries[0], 7);
+    CHECK_INT(s.tier_tokens[0], 196);
     CHECK_INT(s.tier_bytes[0], 8 * 16384);
+    CHECK_INT(tsri_stats_read(k.cache->stats, TSRI_M_host_tokens), 196);
     CHECK_INT(tsr_space_unpin(k.space, &prompt), 6);
     CHECK_INT(tsr_cache_evict(k.cache, (size_t)60 * 16384), 3);
     CHECK_INT(tsr_cache_clear(k.cache, NULL), 4);
+    CHECK_INT(kit_find_prefix(&k, tokens, 96), 0);
     CHECK_INT(tsr_cache_stats(k.cache, &s), 0);
+    CHECK_INT(s.lookup_misses, 1);
+    CHECK_INT(s.tokens_cached, 0);
+    CHECK_INT(s.tier_tokens[0], 0);
     CHECK_INT(s.evicted, 3);
     CHECK_INT(s.dropped, 4);
     CHECK_INT(s.entries, 0);

@@ -524,6 +524,10 @@ TEST(a_tier_opened_later_with_the_same_entries_is_a_second_copy)
     CHECK_INT(s.entries, 3);
     CHECK_INT(s.tier_entries[1], 3);
     CHECK_INT(s.tier_entries[2], 3);
+    CHECK_INT(s.tokens_cached, 48); /* once, although two tiers have it */
+    CHECK_INT(s.tier_tokens[0], 0);
+    CHECK_INT(s.tier_tokens[1], 48);
+    CHECK_INT(s.tier_tokens[2], 48);
     struct kit_hits hits;
     struct tsr_prompt prompt = kit_prefix_prompt(tokens, 48);
     CHECK_INT(kit_lookup(&b.k, &prompt, 0, &hits), 48);

@@ -17,7 +17,7 @@ static void tenant(struct tsri_top_sample *s, const char *name, double asked, do
     t->n = (struct tsri_top_numbers){
         .asked = asked, .found = found, .lookups = asked / 10, .out = out};
     t->n_tiers = 1;
-    t->tiers[0] = (struct tsri_top_tier){"host", 3, 50, 100};
+    t->tiers[0] = (struct tsri_top_tier){"host", 3, 192, 50, 100};
     s->all.n.asked += asked;
     s->all.n.found += found;
     s->all.n.lookups += asked / 10;
@@ -74,6 +74,7 @@ TEST(rates_are_those_between_the_samples)
     CHECK_HAS(text, "100/s asked, 75/s found");
     CHECK_HAS(text, "2.0 KiB/s out");
     CHECK_HAS(text, "[##########..........]  50 %");
+    CHECK_HAS(text, " 3      192  [#");
     CHECK(strstr(text, "\nbusy ") < strstr(text, "\nidle ")); /* the busiest first */
     json_t *v = as_json(&r);
     CHECK(json_number_value(json_object_get(v, "hit_rate")) == 0.75);

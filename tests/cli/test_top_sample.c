@@ -17,7 +17,7 @@ TEST(tenants_are_read_and_added_up)
         read_text(
             "{\"version\":\"1.2\",\"uptime\":3.5,\"slow\":[{\"call\":\"store\",\"tenant\":\"b\","
             "\"seconds\":0.25,\"ago\":7}],\"tenants\":["
-            "{\"name\":\"a\",\"tiers\":[{\"name\":\"host\",\"entries\":2,\"used\":10,\"size\":100}]"
+            "{\"name\":\"a\",\"tiers\":[{\"name\":\"host\",\"entries\":2,\"tokens\":128,\"used\":10,\"size\":100}]"
             ","
             "\"metrics\":{\"lookup_tokens_asked\":100,\"lookup_tokens_reused\":40,\"load_bytes\":7,"
             "\"lookup_ns\":{\"count\":1}}},"
@@ -30,6 +30,7 @@ TEST(tenants_are_read_and_added_up)
     CHECK(s.all.n.asked == 150 && s.all.n.found == 40 && s.all.n.out == 7 && s.all.n.sessions == 3);
     CHECK_INT(s.all.n_tiers, 2);
     CHECK(s.all.tiers[0].used == 15 && s.all.tiers[0].size == 200 && s.all.tiers[1].entries == 9);
+    CHECK(s.all.tiers[0].tokens == 128);
     CHECK_STR(s.tenants[1].tiers[1].name, "disk");
     CHECK_INT(s.n_slow, 1);
     CHECK(s.slow[0].seconds == 0.25 && s.slow[0].ago == 7);

@@ -33,7 +33,7 @@ TEST(what_clients_did_is_reported)
     size_t n = tsri_status_json(s.server, NULL, text, sizeof text);
     CHECK(n > 0 && n < sizeof text && strlen(text) == n);
     CHECK(has("\"prefill_rate\":1234") && has("\"lookup_tokens_reused\":100"));
-    CHECK(has("\"tiers\":[{\"name\":\"host\",\"entries\":1,\"used\":"));
+    CHECK(has("\"tiers\":[{\"name\":\"host\",\"entries\":1,\"tokens\":100,\"used\":"));
     CHECK(has("\"open\":2,\"entries\":1,") && has("\"slow\":["));
     char model[128];
     snprintf(model, sizeof model, "\"model\":\"%s\"", desc.model);

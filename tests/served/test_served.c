@@ -67,6 +67,9 @@ static int use(struct kit *k)
     CHECK_INT(tsr_client_prefetch(k->client, k->space, &prefix), 0);
     CHECK_INT(tsr_cache_flush(k->cache), 0);
     CHECK(kit_stats(k).stores_new >= 8);
+    CHECK(kit_stats(k).lookup_hits > 0 && kit_stats(k).lookup_misses > 0);
+    CHECK(kit_stats(k).tokens_cached >= 300 + 96 + 64);
+    CHECK_INT(kit_stats(k).tier_tokens[0], kit_stats(k).tokens_cached);
     char text[64];
     CHECK(tsr_cache_stats_text(k->cache, "prometheus", text, sizeof text) > 100);
     CHECK(strlen(text) == 63);

@@ -441,6 +441,7 @@ uint32_t kit_entry(struct kit *k, uint64_t seed, uint32_t n_tokens, uint32_t par
 bool kit_cache_valid(struct tsr_cache *c)
 {
     uint32_t n_host = 0, n_cold = 0, n_dying = 0, n_named = 0;
+    uint64_t host_tokens = 0, cold_tokens = 0;
     size_t pages = 0;
     for (uint32_t id = 0; id < c->ids_fresh; id++) {
         const struct tsri_entry *e = &c->entries[id];
@@ -450,6 +451,7 @@ bool kit_cache_valid(struct tsr_cache *c)
         if (state != TSRI_HOST && state != TSRI_COLD) continue;
         n_host += state == TSRI_HOST;
         n_cold += state == TSRI_COLD;
+        *(state == TSRI_HOST ? &host_tokens : &cold_tokens) += e->n_tokens;
         if ((state == TSRI_HOST) != (e->meta != 0)) return false;
         if (tsri_index_find(&c->index, c->entries, tsri_entry_key(e)) != id) return false;
         if (e->first_child != TSRI_ID_NONE && c->entries[e->first_child].parent != id) return false;
@@ -458,7 +460,8 @@ bool kit_cache_valid(struct tsr_cache *c)
         n_named += c->spaces[i].n_entries;
     size_t used = (size_t)c->pool.n_pages - tsri_pool_n_free(&c->pool);
     return n_host == c->n_host && n_cold == c->n_cold && n_named == n_host + n_cold + n_dying &&
-           pages <= used && tsri_pool_is_valid(&c->pool) && tsri_arena_is_valid(&c->arena);
+           host_tokens == c->host_tokens && cold_tokens == c->cold_tokens && pages <= used &&
+           tsri_pool_is_valid(&c->pool) && tsri_arena_is_valid(&c->arena);
 }
 
 bool kit_valid(struct kit *k)
