@@ -3,9 +3,11 @@
 Answers are those of an engine without a connector; where sums in another order could have changed
 one, the two best tokens must be as good as equal.
 
-The share of time in our calls is printed: processor time of the engine's thread, without loads and
+The share of time in our calls has a limit: processor time of the engine's thread, without loads and
 saves, which are in threads of ours. The model is tiny, so that vLLM's own time is short and ours
-is a large share of it. Other work on the machine changes the share.
+is a large share of it. Processor time does not count what other programs take, but a busy machine
+shifts it (caches, clock rates): 1.0 to 1.2 % were measured on a quiet one. vLLM turns asynchronous
+scheduling off on a CPU, so the calls are those of synchronous scheduling.
 """
 
 import random
@@ -20,6 +22,7 @@ N = 1000
 BLOCK = 32
 TOKENS = 48
 CLOSE = 1e-2
+SHARE_MAX = 3.0  # per cent; above it something is done for each request that was not before
 SETTINGS = dict(
     max_num_seqs=N,
     max_num_batched_tokens=65536,
@@ -130,6 +133,7 @@ class ManyTest(unittest.TestCase):
                         f"{share:.2f} % of processor time in our calls, {wall:.2f} % of wall time",
                         flush=True,
                     )
+                    self.assertLess(share, SHARE_MAX, f"per cent in our calls, {name}")
                 self.assertGreaterEqual(cached, 64 * 2 * N)
                 counters = engine.counters()
                 self.assertEqual(counters["loads_failed"], 0)
