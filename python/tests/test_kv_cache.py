@@ -116,6 +116,17 @@ class TestBlendServer(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.kv.store_final(prompt, range(80), recipe=b"")
 
+    def test_a_text_with_separators_is_one_entry(self):
+        """It was computed as one text: what follows a separator has seen what is before it."""
+        self.space.set_separators([7])
+        self.document[32] = 7
+        self.assertEqual(self.store(), 64)
+        self.assertEqual(self.cache.stats()["entries"], 1)
+        part = self.document[33:]
+        self.assertFalse(self.space.lookup(part, segments=[(0, len(part))]))
+        found = self.kv.lookup_pre_computed([1, 2, 3, *self.document, 4], request=1)
+        self.assertEqual(found.tokens, 64)
+
     def test_mistakes_are_refused_before_memory_is_touched(self):
         with self.assertRaisesRegex(ValueError, "63 slots for 64 tokens"):
             self.kv.store_pre_computed(self.document, range(63))
