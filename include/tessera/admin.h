@@ -33,8 +33,9 @@ struct tsr_key {
 /* The keys of a prompt's chunks in a space, in the order of lookup; returns how many. */
 TSR_API TSR_MUST int tsr_space_keys(struct tsr_space *space, const struct tsr_prompt *prompt,
                                     struct tsr_key *keys, uint32_t keys_max);
-/* Which tier has each key: tiers[i] = 0 host, 1.. lower tiers, -1 none. Returns how many keys the
- * cache has. */
+/* Which tier has each key: tiers[i] = 0 host memory, else the fastest that has it (the device pool,
+ * then the other tiers in their order), -1 none. tier_names of tsr_cache_stats() has their names.
+ * Returns how many keys the cache has. */
 TSR_API TSR_MUST int tsr_cache_contains(struct tsr_cache *cache, const struct tsr_key *keys,
                                         uint32_t n, int8_t *tiers);
 

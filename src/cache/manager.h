@@ -71,6 +71,14 @@ struct tsri_manager {
     pthread_t writer;
 };
 
+/* Of the tiers in a mask, which is not 0, the one to read from: host memory, the device pool, which
+ * has the last number, and the others in their order. */
+static inline uint8_t tsri_tier_fastest(const struct tsr_cache *c, uint8_t tiers)
+{
+    uint32_t hot = tiers & 1 ? 0 : c->manager->hot;
+    return (uint8_t)(hot && tiers >> hot & 1 ? hot : (uint32_t)__builtin_ctz(tiers));
+}
+
 /* ---- manager.c ---- */
 
 /* Opens the configured and attached tiers and takes in what they hold. */

@@ -110,7 +110,7 @@ static int own_contains(struct tsr_cache *c, const struct tsr_key *keys, uint32_
         if (id == TSRI_ID_NONE) continue;
         uint8_t mask = atomic_load_explicit(&c->entries[id].tiers, memory_order_relaxed);
         if (!mask) continue;
-        tiers[i] = (int8_t)__builtin_ctz(mask);
+        tiers[i] = (int8_t)tsri_tier_fastest(c, mask);
         found++;
     }
     return found;

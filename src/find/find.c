@@ -148,7 +148,7 @@ static void fill_match(struct lookup *l, const struct tsri_chunk *chunk,
     /* A block stands at its own place. Of the rest nobody here knows before it is read. */
     m->base = m->kind == TSR_KIND_PREFIX ? chunk->range.offset : TSR_BASE_UNKNOWN;
     m->freq_set = TSR_BASE_UNKNOWN;
-    if (tiers & ~1u) m->tier = (uint8_t)__builtin_ctz(tiers & ~1u);
+    if (tiers & ~1u) m->tier = tsri_tier_fastest(l->c, tiers & (uint8_t)~1u);
 }
 
 /* Takes the ids gathered so far off the lookup: tells the policy, and leases or lets go. */

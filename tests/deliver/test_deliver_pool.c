@@ -48,6 +48,31 @@ TEST(what_left_host_memory_is_still_delivered_and_loaded_from_the_pool)
     rig_close(&r);
 }
 
+/* The pool has the last number of all tiers and is the first to be read. */
+TEST(the_pool_is_named_before_a_tier_that_has_the_entry_too)
+{
+    struct rig r;
+    static struct ask a;
+    struct tsr_key key;
+    int8_t tier = -1;
+    rig_open(&r, "1M", true);
+    CHECK_INT(tsr_cache_flush(r.kit.cache), 0);
+    ask_for(&r, &a, 0);
+    settle(&r);
+    CHECK_INT(tsr_space_keys(r.kit.space, &a.prompt, &key, 1), 1);
+    CHECK_INT(tsr_cache_contains(r.kit.cache, &key, 1, &tier), 1);
+    CHECK_INT(tier, 0);
+    CHECK_INT(kit_evict_all(&r.kit), 1);
+    struct tsr_stats s = kit_stats(&r.kit);
+    CHECK(s.tier_entries[1] == 1 && s.tier_entries[2] == 1);
+    CHECK_STR(s.tier_names[2].text, "device");
+    CHECK_INT(tsr_cache_contains(r.kit.cache, &key, 1, &tier), 1);
+    CHECK_INT(tier, 2);
+    ask_for(&r, &a, 0);
+    CHECK_INT(a.hits.matches[0].tier, 2);
+    rig_close(&r);
+}
+
 TEST(another_text_is_not_delivered_for_an_unverified_match)
 {
     struct rig r;
@@ -261,6 +286,7 @@ static void run_all(void)
 {
     RUN(a_hit_is_promoted_and_then_host_memory_is_not_read);
     RUN(what_left_host_memory_is_still_delivered_and_loaded_from_the_pool);
+    RUN(the_pool_is_named_before_a_tier_that_has_the_entry_too);
     RUN(another_text_is_not_delivered_for_an_unverified_match);
     RUN(a_verified_match_is_compared_again_when_it_is_delivered);
     RUN(cleared_and_dropped_entries_leave_the_pool);
