@@ -421,7 +421,9 @@ struct tsr_view {
     size_t layer_stride, plane_stride, token_stride;
 };
 
-/* One range to load. */
+/* One range to load. K arrives as it was stored: rotated to `base` plus the token's place in its
+ * entry. A load has no rope and no position offset. struct tsr_delivery_range (deliver.h) rotates K
+ * to its place in the prompt, and its position_offset moves it further; over plain memory, too. */
 struct tsr_load_desc {
     size_t size;
     struct tsr_space *space;
