@@ -6,6 +6,7 @@
 #include "cli/prompt_file.h"
 #include "cli/remote.h"
 #include "cli/store.h"
+#include "device/device.h"
 
 #include <tessera/deliver.h>
 #include <tessera/server.h>
@@ -26,7 +27,8 @@ struct kv {
     struct tsr_client *client;
     struct tsr_space *space;
     struct tsr_kv_cache *registered;
-    struct tsr_rope rope; /* dims 0: none */
+    struct tsri_rope_read rope; /* its dims are 0: none */
+    uint32_t position_offset, freq_set;
     uint32_t dtype, n_layers, n_heads, dim, element_bytes;
     struct tsr_kv_layout layout;
     uint8_t *data; /* [n_tokens] of all layers */
@@ -64,19 +66,34 @@ static int read_count(const struct kv *k, const char *flag, uint32_t max, uint32
     return status;
 }
 
-static int read_shape(struct kv *k)
+/* How the model rotates K. --theta is short for the usual case. */
+static int read_rope(struct kv *k)
 {
     double theta = 0;
+    const char *text = tsri_cli_flag(k->cli, "rope");
+    int status = tsri_cli_flag_number(k->cli, "theta", 1, 1e12, &theta);
+    if (status) return status;
+    if (text && theta > 0) return tsri_cli_usage(k->cli, "use --theta or --rope, not both");
+    if (text && tsri_rope_read(&k->rope, text, k->dim) < 0)
+        return tsri_cli_usage(k->cli, "--rope: %s", tsr_errmsg());
+    if (text && k->rope.rope.dims > k->dim)
+        return tsri_cli_usage(k->cli, "--rope: dims=%u, a head has --dim=%u", k->rope.rope.dims,
+                              k->dim);
+    if (theta > 0)
+        k->rope.rope = (struct tsr_rope){
+            .size = sizeof k->rope.rope, .pairing = TSR_ROPE_NEOX, .dims = k->dim, .theta = theta};
+    return 0;
+}
+
+static int read_shape(struct kv *k)
+{
     int status = read_dtype(k);
     if (!status) status = read_count(k, "layers", 4096, &k->n_layers);
     if (!status) status = read_count(k, "heads", 4096, &k->n_heads);
     if (!status) status = read_count(k, "dim", 512, &k->dim);
-    if (!status) status = tsri_cli_flag_number(k->cli, "theta", 1, 1e12, &theta);
+    if (!status) status = read_rope(k);
     if (!status && !tsri_cli_flag(k->cli, "model"))
         status = tsri_cli_usage(k->cli, "--model is missing");
-    if (theta > 0)
-        k->rope = (struct tsr_rope){
-            .size = sizeof k->rope, .pairing = TSR_ROPE_NEOX, .dims = k->dim, .theta = theta};
     return status;
 }
 
@@ -131,7 +148,7 @@ static int make_memory(struct kv *k)
                                   .dtype = k->dtype,
                                   .n_heads = k->n_heads,
                                   .dim = k->dim,
-                                  .rope_dims = p ? 0 : k->rope.dims};
+                                  .rope_dims = p ? 0 : k->rope.rope.dims};
     return 0;
 }
 
@@ -179,10 +196,16 @@ static int write_memory(const struct kv *k, const char *path)
 
 static int open_cache(struct kv *k)
 {
-    char rope[512] = "";
+    char rope[TSRI_SPACE_TEXT_MAX + 1] = ""; /* a longer one is refused below */
+    const struct tsr_rope *r = k->rope.rope.dims ? &k->rope.rope : NULL;
     int status = tsri_remote_wanted(k->cli) ? tsri_remote_config(k->cli) : tsri_cli_config(k->cli);
     if (status) return status;
-    if (k->rope.dims && tsr_rope_text(&k->rope, rope, sizeof rope) < 0) return tsri_cli_failed();
+    int n = r ? tsr_rope_text(r, rope, sizeof rope) : 0;
+    if (n >= (int)sizeof rope)
+        n = tsri_fail(TSR_ERANGE, "--rope: longer than %u bytes", (unsigned)TSRI_SPACE_TEXT_MAX);
+    /* Models with other frequencies for long prompts: K of one set fits no prompt of the other. */
+    uint64_t end = (uint64_t)k->prompt.n_tokens + k->position_offset;
+    if (n < 0 || (r && tsr_rope_choose(r, end, &k->freq_set) < 0)) return tsri_cli_failed();
     struct tsr_space_desc desc = {.size = sizeof desc,
                                   .model = tsri_cli_flag(k->cli, "model"),
                                   .rope = rope[0] ? rope : NULL,
@@ -192,7 +215,7 @@ static int open_cache(struct kv *k)
                                   .k_dim = k->dim};
     struct tsr_delivery_desc memory = {.size = sizeof memory,
                                        .layout = &k->layout,
-                                       .rope = k->rope.dims ? &k->rope : NULL,
+                                       .rope = r,
                                        .ranges_max = MATCHES_MAX,
                                        .tokens_max = k->prompt.n_tokens};
     if (tsr_cache_open(&k->cache, k->cli->config) < 0) return tsri_cli_failed();
@@ -220,8 +243,11 @@ static void fini(struct kv *k)
 /* With a KV file after the prompt's: n_files 2. */
 static int begin(struct kv *k, struct tsri_cli *cli, int n_files, bool reads)
 {
+    double position_offset = 0;
     *k = (struct kv){.cli = cli};
-    int status = tsri_cli_want_args(cli, n_files, n_files);
+    int status = tsri_cli_flag_count(cli, "position-offset", 0, 1 << 30, &position_offset);
+    k->position_offset = (uint32_t)position_offset;
+    if (!status) status = tsri_cli_want_args(cli, n_files, n_files);
     if (!status) status = read_shape(k);
     if (!status) status = read_prompt(k);
     if (!status) status = make_memory(k);
@@ -288,6 +314,7 @@ static int store(struct tsri_cli *cli, bool final)
     struct tsr_store_desc s = {.size = sizeof s,
                                .tokens = k.prompt.tokens,
                                .n_tokens = k.prompt.n_tokens,
+                               .freq_set = k.freq_set,
                                .recipe = final ? recipe : NULL,
                                .recipe_bytes = final ? strlen(recipe) : 0};
     int n = 0;
@@ -321,7 +348,7 @@ int tsri_cmd_kv_lookup(struct tsri_cli *cli)
     return status;
 }
 
-static int retrieve(struct kv *k, uint32_t position_offset)
+static int retrieve(struct kv *k)
 {
     struct tsr_delivery_range *ranges = calloc(k->n_matches + 1, sizeof *ranges);
     if (!ranges) return tsri_cli_fail("no memory");
@@ -330,8 +357,8 @@ static int retrieve(struct kv *k, uint32_t position_offset)
                                                 .match = &k->matches[i],
                                                 .prompt = &k->prompt,
                                                 .slots = k->slots + k->matches[i].prompt_offset,
-                                                .position_offset = position_offset};
-    int n = tsr_kv_cache_retrieve(k->registered, ranges, k->n_matches, 0);
+                                                .position_offset = k->position_offset};
+    int n = tsr_kv_cache_retrieve(k->registered, ranges, k->n_matches, k->freq_set);
     int status = n < 0 ? tsri_cli_failed() : write_memory(k, k->cli->args[1]);
     if (!status) status = print_matches(k, ranges);
     free(ranges);
@@ -341,12 +368,9 @@ static int retrieve(struct kv *k, uint32_t position_offset)
 int tsri_cmd_kv_retrieve(struct tsri_cli *cli)
 {
     struct kv k;
-    double position_offset = 0;
-    int status = tsri_cli_flag_count(cli, "position-offset", 0, 1 << 30, &position_offset);
-    if (status) return status;
-    status = begin(&k, cli, 2, false);
+    int status = begin(&k, cli, 2, false);
     if (!status) status = look_up(&k);
-    if (!status) status = retrieve(&k, (uint32_t)position_offset);
+    if (!status) status = retrieve(&k);
     fini(&k);
     return status;
 }

@@ -4,6 +4,19 @@
 #ifndef TSRI_COMMANDS_H
 #define TSRI_COMMANDS_H
 
+/* What all commands of `kv` take. */
+/* clang-format off */
+#define TSRI_KV_FLAGS \
+    "  --model=NAME, --dtype=TYPE, --layers=N, --heads=N, --dim=N  the model's KV: f16, bf16 or f32\n" \
+    "  --theta=T           rope_theta of a model with plain RoPE over the whole head, in halves (neox)\n" \
+    "  --rope=TEXT         any other RoPE: 'rope=llama3 pairing=neox dims=128 theta=500000 factor=8\n" \
+    "                      trained=8192 low=1 high=4'; tessera(1) has all words\n" \
+    "  --connect[=SOCKET]  in the cache of a server; else in the one that the options describe\n" \
+    "Without --theta and --rope, text is loaded only at the position where it was computed. A RoPE\n" \
+    "that is not the model's gives wrong KV: nothing here knows the model. The KV memory is\n" \
+    "registered by the command itself, for as long as it runs.\n"
+/* clang-format on */
+
 /* X(id, name, usage, one line of help, details) */
 /* clang-format off */
 #define TSRI_COMMANDS(X) \
@@ -152,35 +165,27 @@
     X(unpin, "unpin", "[--json] [--connect[=SOCKET]] [--space=HEX] PROMPT-FILE", \
       "undo pin", \
       "Takes the file that was given to pin. Prints the number of entries that were unpinned.\n") \
-    X(kv_store, "kv store", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T] [--connect[=SOCKET]] PROMPT-FILE KV-FILE", \
+    X(kv_store, "kv store", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T | --rope=TEXT] [--connect[=SOCKET]] PROMPT-FILE KV-FILE", \
       "store KV that was computed ahead", \
       "Stores the KV of a text that was computed alone, from position 0. KV-FILE is the engine's\n" \
       "memory, packed as [layer][K, V][token][head][dim]. PROMPT-FILE is as for inspect, with tokens.\n" \
-      "  --model=NAME, --dtype=TYPE, --layers=N, --heads=N, --dim=N  the model's KV: f16, bf16 or f32\n" \
-      "  --theta=T           rope_theta of the model; without it, text is loaded only where it was\n" \
-      "  --connect[=SOCKET]  in the cache of a server; else in the one that the options describe\n") \
-    X(kv_lookup, "kv lookup", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T] [--connect[=SOCKET]] [--recipe=TEXT] PROMPT-FILE", \
+      TSRI_KV_FLAGS) \
+    X(kv_lookup, "kv lookup", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T | --rope=TEXT] [--connect[=SOCKET]] [--recipe=TEXT] PROMPT-FILE", \
       "find text that was computed ahead in a prompt", \
       "Finds segments of the prompt, and stored text at any offset.\n" \
       "  --recipe=TEXT       also what kv store-final has stored under it\n" \
-      "  --model=NAME, --dtype=TYPE, --layers=N, --heads=N, --dim=N  the model's KV: f16, bf16 or f32\n" \
-      "  --theta=T           rope_theta of the model; without it, text is loaded only where it was\n" \
-      "  --connect[=SOCKET]  in the cache of a server; else in the one that the options describe\n") \
-    X(kv_retrieve, "kv retrieve", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T] [--connect[=SOCKET]] [--recipe=TEXT] [--position-offset=N] PROMPT-FILE KV-FILE", \
+      TSRI_KV_FLAGS) \
+    X(kv_retrieve, "kv retrieve", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T | --rope=TEXT] [--connect[=SOCKET]] [--recipe=TEXT] [--position-offset=N] PROMPT-FILE KV-FILE", \
       "load text that was computed ahead, rotated to its place", \
       "Writes KV-FILE: the KV of the prompt, zero where nothing was found. Prints what is in place.\n" \
       "  --position-offset=N the prompt begins at this position\n" \
       "  --recipe=TEXT       also what kv store-final has stored under it\n" \
-      "  --model=NAME, --dtype=TYPE, --layers=N, --heads=N, --dim=N  the model's KV: f16, bf16 or f32\n" \
-      "  --theta=T           rope_theta of the model; without it, text is loaded only where it was\n" \
-      "  --connect[=SOCKET]  in the cache of a server; else in the one that the options describe\n") \
-    X(kv_store_final, "kv store-final", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T] [--connect[=SOCKET]] --recipe=TEXT PROMPT-FILE KV-FILE", \
+      TSRI_KV_FLAGS) \
+    X(kv_store_final, "kv store-final", "[--json] --model=NAME --dtype=TYPE --layers=N --heads=N --dim=N [--theta=T | --rope=TEXT] [--connect[=SOCKET]] --recipe=TEXT PROMPT-FILE KV-FILE", \
       "store the blended KV of a whole prompt", \
       "It was computed over approximate KV: only lookups with the same recipe find it.\n" \
       "  --recipe=TEXT       how it was made\n" \
-      "  --model=NAME, --dtype=TYPE, --layers=N, --heads=N, --dim=N  the model's KV: f16, bf16 or f32\n" \
-      "  --theta=T           rope_theta of the model; without it, text is loaded only where it was\n" \
-      "  --connect[=SOCKET]  in the cache of a server; else in the one that the options describe\n") \
+      TSRI_KV_FLAGS) \
     X(version, "version", "[--json]", \
       "print the version, libraries and CPU features", \
       "Prints version, compiler, libraries, CPU features, and the default model and store of\n" \

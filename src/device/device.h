@@ -182,6 +182,14 @@ void tsri_rope_table(const struct tsri_rope_set *set, int64_t delta, float *tabl
 /* The parameters as canonical text, for struct tsr_space_desc.rope: equal models give equal bytes.
  * Returns the length it needs, like snprintf. */
 TSR_MUST int tsri_rope_text(const struct tsr_rope *r, char *buf, size_t bytes);
+/* That text read back; its rope points into it, so it stays where it is. */
+struct tsri_rope_read {
+    struct tsr_rope rope;
+    double short_factors[TSRI_ROPE_PAIRS_MAX], long_factors[TSRI_ROPE_PAIRS_MAX];
+};
+/* Words may be in any order, and numbers decimals. Without a word of their own: plain, neox, and the
+ * given dims. */
+TSR_MUST int tsri_rope_read(struct tsri_rope_read *out, const char *text, uint32_t dims);
 
 /* ---- numbers ---- */
 

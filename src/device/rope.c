@@ -11,7 +11,6 @@
 #include "device/device.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #define PI 3.14159265358979323846
 
@@ -185,45 +184,4 @@ void tsri_rope_table(const struct tsri_rope_set *set, int64_t delta, float *tabl
         table[i] = (float)cos(angle);
         table[set->n_pairs + i] = (float)sin(angle);
     }
-}
-
-/* ---- text ---- */
-
-/* snprintf that goes on counting behind the end of the buffer. */
-static void put(char *buf, size_t bytes, size_t *at, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void put(char *buf, size_t bytes, size_t *at, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(*at < bytes ? buf + *at : NULL, *at < bytes ? bytes - *at : 0, fmt, ap);
-    va_end(ap);
-    if (n > 0) *at += (size_t)n;
-}
-
-/* Doubles as hexadecimal floats: every bit counts, and no rounding of decimals enters. */
-int tsri_rope_text(const struct tsr_rope *r, char *buf, size_t bytes)
-{
-    static const char *const names[] = {"plain", "linear", "dynamic", "yarn", "llama3", "longrope"};
-    int e = tsri_rope_check(r);
-    if (e) return e;
-    size_t at = 0;
-    put(buf, bytes, &at, "rope=%s pairing=%s dims=%u theta=%a", names[r->scaling],
-        r->pairing == TSR_ROPE_NEOX ? "neox" : "gptj", r->dims, r->theta);
-    if (r->scaling >= TSR_ROPE_LINEAR) put(buf, bytes, &at, " factor=%a", r->factor);
-    if (r->scaling >= TSR_ROPE_DYNAMIC) put(buf, bytes, &at, " trained=%u", r->trained);
-    if (r->scaling == TSR_ROPE_LLAMA3)
-        put(buf, bytes, &at, " low=%a high=%a", r->low_freq_factor, r->high_freq_factor);
-    /* As given, not as derived: logarithms differ in the last bit from one libm to the next. */
-    if (r->attention_factor > 0 && (r->scaling == TSR_ROPE_YARN || r->scaling == TSR_ROPE_LONGROPE))
-        put(buf, bytes, &at, " attention=%a", r->attention_factor);
-    else if (r->scaling == TSR_ROPE_YARN && r->mscale > 0 && r->mscale_all_dim > 0)
-        put(buf, bytes, &at, " mscale=%a/%a", r->mscale, r->mscale_all_dim);
-    if (r->scaling == TSR_ROPE_YARN)
-        put(buf, bytes, &at, " fast=%a slow=%a exact=%u", r->beta_fast > 0 ? r->beta_fast : 32,
-            r->beta_slow > 0 ? r->beta_slow : 1, r->yarn_exact ? 1u : 0u);
-    for (uint32_t i = 0; r->scaling == TSR_ROPE_LONGROPE && i < r->n_factors; i++)
-        put(buf, bytes, &at, "%s%a/%a", i ? "," : " factors=", r->short_factors[i],
-            r->long_factors[i]);
-    return (int)at;
 }

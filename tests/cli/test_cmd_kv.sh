@@ -82,8 +82,54 @@ json_has_every_match() {
     is "$(json 'x["matches"][0]["loaded"]')" False
 }
 
+# The first row of K of token 5, computed as transformers does: pairs of neighbours, half of the head,
+# and frequencies stretched as Llama 3.1 stretches them.
+a_rope_is_the_one_that_is_described() {
+    needs_python && files || return
+    local rope='rope=llama3 pairing=gptj dims=2 theta=10000 factor=8 trained=16 low=1 high=4'
+    kv store --rope="$rope" "$tmp/doc.json" "$tmp/doc.kv"
+    exits 0 || return
+    kv retrieve --rope="$rope" "$tmp/prompt.json" "$tmp/moved.kv"
+    exits 0 || return
+    python3 - "$tmp/moved.kv" <<'END' || fail 'K is not rotated as described' || return
+import math, struct, sys
+row = struct.unpack_from("4f", open(sys.argv[1], "rb").read(), 5 * 32)
+keep = (16 / (2 * math.pi) - 1) / (4 - 1)
+angle = 5 * ((1 - keep) / 8 + keep)
+one = struct.unpack("f", b"@@@@")[0]
+c, s = math.cos(angle) * one, math.sin(angle) * one
+sys.exit(any(abs(a - b) > 1e-5 for a, b in zip(row, (c - s, s + c, one, one))))
+END
+    # Another RoPE is another model; the short form is the plain one.
+    kv lookup --json --theta=10000 "$tmp/prompt.json"
+    is "$(json 'x["tokens"]')" 0 || return
+    kv store --theta=10000 "$tmp/doc.json" "$tmp/doc.kv"
+    kv lookup --json --rope='pairing=neox theta=1e4 dims=4' "$tmp/prompt.json"
+    is "$(json 'x["tokens"]')" 40
+}
+
+# A document that was computed with the frequencies of short prompts, in a long one.
+other_frequencies_are_not_rotated() {
+    needs_python && files || return
+    local rope='rope=dynamic theta=10000 factor=2 trained=43'
+    kv store --rope="$rope" "$tmp/doc.json" "$tmp/doc.kv"
+    exits 0 || return
+    kv retrieve --json --rope="$rope" "$tmp/prompt.json" "$tmp/out.kv"
+    is "$(json 'x["matches"][0]["loaded"]')" False || return
+    kv retrieve --json --rope="$rope" "$tmp/doc.json" "$tmp/out.kv"
+    is "$(json 'x["matches"][0]["loaded"]')" True || return
+    kv retrieve --json --rope="$rope" --position-offset=4 "$tmp/doc.json" "$tmp/out.kv"
+    is "$(json 'x["matches"][0]["loaded"]')" False
+}
+
 mistakes_are_told() {
     files || return
+    kv store --theta=1e4 --rope=theta=1e4 "$tmp/doc.json" "$tmp/doc.kv"
+    exits 2 && complains 'not both' || return
+    kv store --rope='theta=1e4 base=2' "$tmp/doc.json" "$tmp/doc.kv"
+    exits 2 && complains 'unknown word: base=2' || return
+    kv store --rope='theta=1e4 dims=8' "$tmp/doc.json" "$tmp/doc.kv"
+    exits 2 && complains 'dims=8' || return
     kv store "$tmp/prompt.json" "$tmp/doc.kv"
     exits 1 && complains 'the KV of 46 tokens has' || return
     kv store "$tmp/doc.json" "$tmp/none.kv"
@@ -101,5 +147,7 @@ mistakes_are_told() {
 run a_store_keeps_what_was_computed_ahead
 run a_server_has_the_same_calls
 run json_has_every_match
+run a_rope_is_the_one_that_is_described
+run other_frequencies_are_not_rotated
 run mistakes_are_told
 test_end

@@ -236,45 +236,6 @@ TEST(parameters_that_make_no_sense_are_refused)
 #undef REFUSED
 }
 
-TEST(the_text_tells_models_apart_and_is_stable)
-{
-    struct tsr_rope r = plain_rope(128), other = r;
-    char a[512], b[512];
-    int n = tsri_rope_text(&r, a, sizeof a);
-    CHECK_STR(a, "rope=plain pairing=neox dims=128 theta=0x1.e848p+18");
-    CHECK_INT(n, strlen(a));
-    CHECK_INT(tsri_rope_text(&r, a, 10), n);
-    CHECK_STR(a, "rope=plai");
-    CHECK_INT(tsri_rope_text(&r, a, sizeof a), n);
-    other.theta = nextafter(other.theta, 1e9);
-    CHECK(tsri_rope_text(&other, b, sizeof b) > 0);
-    CHECK(strcmp(a, b) != 0);
-    other = r;
-    other.scaling = TSR_ROPE_YARN;
-    other.factor = 4;
-    other.trained = 4096;
-    CHECK(tsri_rope_text(&other, a, sizeof a) > 0);
-    other.beta_fast = 32; /* the default, spelled out: the same model */
-    CHECK(tsri_rope_text(&other, b, sizeof b) > 0);
-    CHECK_STR(a, b);
-    other.mscale = other.mscale_all_dim = 0.5;
-    CHECK(tsri_rope_text(&other, b, sizeof b) > 0);
-    CHECK(strcmp(a, b) != 0);
-    double f[] = {1, 2}, g[] = {1, 3};
-    other = r;
-    other.dims = 4;
-    other.scaling = TSR_ROPE_LONGROPE;
-    other.factor = 4;
-    other.trained = 4096;
-    other.n_factors = 2;
-    other.short_factors = other.long_factors = f;
-    CHECK(tsri_rope_text(&other, a, sizeof a) > 0);
-    CHECK_HAS(a, "factors=0x1p+0/0x1p+0,0x1p+1/0x1p+1");
-    other.long_factors = g;
-    CHECK(tsri_rope_text(&other, b, sizeof b) > 0);
-    CHECK(strcmp(a, b) != 0);
-}
-
 int main(void)
 {
     RUN(frequencies_and_scales_are_those_of_transformers);
@@ -283,6 +244,5 @@ int main(void)
     RUN(tables_are_rounded_once_from_double);
     RUN(only_dynamic_and_longrope_change_sets_with_the_length);
     RUN(parameters_that_make_no_sense_are_refused);
-    RUN(the_text_tells_models_apart_and_is_stable);
     return test_end();
 }
