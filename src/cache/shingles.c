@@ -4,11 +4,18 @@
  * any 4 of them edited, since an edit spoils at most one of the five. Picking shingles by their
  * content (winnowing), at as many bytes, would promise 30 tokens.
  *
+ * Edits at equal distances may keep step with these places: with one at every 12th token either all
+ * shingles have one or none has, and with one at every 9th runs of 8 equal tokens begin at places
+ * that two of three texts never register. So an entry in memory also registers tokens 16 to 23, 92
+ * to 99 and so on. 76 is 4 modulo 12 and modulo 9, so that these stand everywhere between the others
+ * in turn: an entry of 100 tokens is found wherever the 12ths begin, and one of 556 tokens wherever
+ * the 9ths do. Lower tiers keep the hashes of the others alone, which is the form that stores have:
+ * after a restart an entry has these once it is in memory again.
+ *
  * A slot is 4 bytes: id, two bits of its generation and a tag, which is what fits of the hash. It
  * does not say where in the entry the shingle stands: that is looked up among its tokens, one
- * comparison for every 12 of them. In return there is room for one shingle in 12 tokens: four
- * fifths of the slots are as many as were asked for, and with the filter that is 15 bytes for 32
- * tokens.
+ * comparison for each. In return there is room for one shingle in 11 tokens: five sixths of the
+ * slots are as many as were asked for, and with the filter that is 15.9 bytes for 32 tokens.
  *
  * As in windows.c a shingle may stand in either of two buckets of a group and takes the emptier, a
  * word of the filter holds two bits for each shingle at home in its bucket, and nothing is
@@ -18,9 +25,10 @@
  * Threads: one writer, under cache->lock; readers take no lock and see a slot or do not. */
 #include "cache/core.h"
 
-#define SLOTS 16u /* of a bucket: a cache line */
-#define GROUP 16u /* buckets */
-#define BATCH 16u /* shingles of an entry whose places are fetched at once */
+#define SLOTS 16u         /* of a bucket: a cache line */
+#define GROUP 16u         /* buckets */
+#define BATCH 16u         /* shingles of an entry whose places are fetched at once */
+#define BETWEEN_FIRST 16u /* token at which the first shingle between the others begins */
 #define GEN_BITS 2u
 #define TAG_BITS_MIN 6u
 #define AWAY ((uint32_t)1 << 31)
@@ -71,7 +79,7 @@ int tsri_shingles_init(struct tsri_shingles *t, uint32_t windows_max, uint32_t i
     memset(t, 0, sizeof *t);
     if (windows_max == 0) return 0;
     uint64_t n_shingles = (uint64_t)windows_max * TSRI_WINDOW / TSRI_SHINGLE_STRIDE;
-    uint64_t n_groups = n_shingles * 5 / 4 / (GROUP * SLOTS) + 1, n_buckets = n_groups * GROUP;
+    uint64_t n_groups = n_shingles * 53 / 40 / (GROUP * SLOTS) + 1, n_buckets = n_groups * GROUP;
     if (n_buckets > UINT32_MAX) n_buckets = UINT32_MAX / GROUP * GROUP;
     int e = tsri_region_init(&t->region, n_buckets * (SLOTS * sizeof(uint32_t) + sizeof(uint64_t)));
     if (e) return e;
@@ -94,6 +102,10 @@ void tsri_shingles_fini(struct tsri_shingles *t)
 uint32_t tsri_shingle_place(const uint32_t *shingle, const uint32_t *tokens, uint32_t n)
 {
     for (uint32_t at = 0; at + TSRI_SHINGLE <= n; at += TSRI_SHINGLE_STRIDE)
+        if (tokens[at] == shingle[0] &&
+            memcmp(tokens + at, shingle, TSRI_SHINGLE * sizeof shingle[0]) == 0)
+            return at;
+    for (uint32_t at = BETWEEN_FIRST; at + TSRI_SHINGLE <= n; at += TSRI_SHINGLE_BETWEEN)
         if (tokens[at] == shingle[0] &&
             memcmp(tokens + at, shingle, TSRI_SHINGLE * sizeof shingle[0]) == 0)
             return at;
@@ -230,6 +242,15 @@ void tsri_shingles_add(struct tsr_cache *c, uint32_t id)
         tsri_shingle_hashes(seed, tokens + (size_t)first * TSRI_SHINGLE_STRIDE, n, hashes);
         add_some(c, id, hashes, n, false);
     }
+    uint32_t n = 0;
+    for (uint32_t at = BETWEEN_FIRST; at + TSRI_SHINGLE <= e->n_tokens;
+         at += TSRI_SHINGLE_BETWEEN) {
+        if (at % TSRI_SHINGLE_STRIDE == 0) continue; /* one of the others */
+        tsri_shingle_hashes(seed, tokens + at, 1, &hashes[n++]);
+        if (n == BATCH) add_some(c, id, hashes, n, false);
+        n %= BATCH;
+    }
+    add_some(c, id, hashes, n, false);
 }
 
 void tsri_shingles_add_cold(struct tsr_cache *c, uint32_t id, const uint32_t *hashes, uint32_t n)

@@ -17,6 +17,8 @@
 #define TSRI_SHINGLE_CANDIDATES 4u
 #define TSRI_SHINGLE_BATCH 64u
 #define TSRI_SHINGLE_GENS 4u
+#define TSRI_SHINGLE_BETWEEN \
+    76u /* tokens from one shingle that stands between the others to the next */
 
 struct tsr_cache;
 struct tsri_shingles {
@@ -35,7 +37,12 @@ void tsri_shingles_add(struct tsr_cache *c, uint32_t id);
 /* The same of a COLD entry, with the hashes that a tier has kept (tsri_shingle_hashes). In a table
  * without room they are left out: the tier tells of what was used last first. */
 void tsri_shingles_add_cold(struct tsr_cache *c, uint32_t id, const uint32_t *hashes, uint32_t n);
-/* Where a registered shingle stands in an entry, the first place of it; UINT32_MAX: nowhere. */
+/* Places where an entry may have registered a shingle. */
+static inline uint32_t tsri_shingle_places(uint32_t n_tokens)
+{
+    return n_tokens / TSRI_SHINGLE_STRIDE + n_tokens / TSRI_SHINGLE_BETWEEN + 2;
+}
+/* Where a registered shingle stands in an entry; UINT32_MAX: nowhere. */
 uint32_t tsri_shingle_place(const uint32_t *shingle, const uint32_t *tokens, uint32_t n);
 
 /* A shingle of the prompt that may be one of an entry. */

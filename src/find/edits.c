@@ -167,7 +167,7 @@ static bool place_of(struct edit_scan *s, const struct tsri_shingled *n, struct 
     struct tsri_matcher *m = s->m;
     const struct tsri_entry *e = &m->c->entries[n->id];
     struct tsri_meta *meta = tsri_meta(m->c, e);
-    uint64_t steps = e->n_tokens / TSRI_SHINGLE_STRIDE + 16;
+    uint64_t steps = tsri_shingle_places(e->n_tokens) + 14;
     if (steps > m->edit_budget || !tsri_matcher_may_use(m, e, meta, &p->context)) return false;
     m->edit_budget -= steps;
     p->entry_offset =

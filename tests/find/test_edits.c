@@ -185,6 +185,81 @@ TEST(edits_every_8_tokens_or_closer_at_equal_distances_find_nothing)
     free(doc);
 }
 
+/* The table "How often text with edits is found" in docs/architecture.md: stored once, asked for
+ * with the options of UCM's file (64 tokens, 80 % alike). */
+static void reopen_as_table(void)
+{
+    match_reopen(&k,
+                 (const char *const[]){"match_min_tokens", "64", "min_match_ratio", "0.8", NULL});
+    seed = 22;
+}
+
+/* So many of n tokens are replaced at random, in each of `rounds` texts. How many are found, and of those the share of
+ * equal tokens that is reused. */
+static uint32_t found_of(uint32_t n, uint32_t n_edits, uint32_t rounds, double *share)
+{
+    uint64_t n_reused = 0, n_equal = 0;
+    uint32_t n_found = 0, *doc = kit_tokens(1, n);
+    reopen_as_table();
+    match_entry(&k, 1, doc, n, TSR_KIND_SEGMENT);
+    for (uint32_t round = 0; round < rounds; round++) {
+        bool places[640] = {false};
+        for (uint32_t i = 0; i < n_edits;) {
+            uint32_t at = text_random(&seed, n);
+            i += !places[at];
+            places[at] = true;
+        }
+        struct text t = edited(doc, n, places, REPLACED);
+        uint32_t reused = found(&t, 0).tokens;
+        n_found += reused > 0;
+        n_reused += reused;
+        n_equal += reused ? n - n_edits : 0;
+        text_fini(&t);
+    }
+    free(doc);
+    *share = n_equal ? (double)n_reused / (double)n_equal : 0;
+    return n_found;
+}
+
+TEST(random_edits_are_found_as_often_as_documented)
+{
+    static const struct {
+        uint32_t n, n_edits, rounds, least;
+        double share;
+    } rows[] = {{64, 4, 1000, 1000, 0.85}, {64, 6, 1000, 980, 0.75},  {64, 8, 1000, 910, 0.64},
+                {64, 10, 1000, 820, 0.52}, {64, 12, 1000, 660, 0.39}, {640, 64, 200, 200, 0.78},
+                {640, 128, 200, 200, 0.35}};
+    for (size_t i = 0; i < TSRI_COUNT(rows); i++) {
+        double share;
+        uint32_t n = found_of(rows[i].n, rows[i].n_edits, rows[i].rounds, &share);
+        if (n < rows[i].least || share < rows[i].share)
+            printf("    %u tokens, %u edits: %u found, share %.2f\n", rows[i].n, rows[i].n_edits, n,
+                   share);
+        CHECK(n >= rows[i].least && share >= rows[i].share);
+    }
+}
+
+/* Also every 9 and every 12 tokens, which keep step with the places of the shingles. */
+TEST(edits_at_equal_distances_from_9_tokens_on_are_found_wherever_they_begin)
+{
+    uint32_t *doc = kit_tokens(1, 640);
+    for (uint32_t every = 9; every <= 24; every++)
+        for (uint32_t from = 0; from < every; from++) {
+            bool places[640] = {false};
+            uint32_t n_edits = 0;
+            for (uint32_t i = from; i < 640; i += every, n_edits++)
+                places[i] = true;
+            reopen_as_table();
+            match_entry(&k, 1, doc, 640, TSR_KIND_SEGMENT);
+            struct text t = edited(doc, 640, places, REPLACED);
+            uint32_t n = found(&t, 0).tokens;
+            if (n + 2 * 8 < 640 - n_edits) printf("    every %u from %u: %u\n", every, from, n);
+            CHECK(n + 2 * 8 >= 640 - n_edits); /* the ends may be too short to be runs */
+            text_fini(&t);
+        }
+    free(doc);
+}
+
 TEST(an_edit_every_20_tokens_leaves_every_other_token)
 {
     uint32_t *doc = kit_tokens(1, 640);
@@ -526,6 +601,8 @@ int main(void)
     RUN(a_stretch_below_the_minimum_is_not_found_in_a_longer_entry);
     RUN(less_than_half_is_never_the_same_text);
     RUN(edits_every_8_tokens_or_closer_at_equal_distances_find_nothing);
+    RUN(random_edits_are_found_as_often_as_documented);
+    RUN(edits_at_equal_distances_from_9_tokens_on_are_found_wherever_they_begin);
     RUN(an_edit_every_20_tokens_leaves_every_other_token);
     RUN(forty_equal_tokens_of_fifty_are_a_partial_match);
     RUN(two_parts_around_a_longer_edit_are_one_partial_match);
