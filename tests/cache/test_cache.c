@@ -515,7 +515,7 @@ TEST(the_numbers_are_those_of_what_happened)
     CHECK_INT(s.pinned, 6);
     CHECK_INT(s.host_bytes, 1 << 20);
     CHECK_INT(s.host_bytes_used, 8 * 16384); /* 100 tokens are two cells */
-    CHECK_INT(s.tokens_cached, 196); /* the same text twice: as blocks and as a segment */
+    CHECK_INT(s.tokens_cached, 196);         /* the same text twice: as blocks and as a segment */
     CHECK_INT(s.tier_entries[0], 7);
     CHECK_INT(s.tier_tokens[0], 196);
     CHECK_INT(s.tier_bytes[0], 8 * 16384);

@@ -17,7 +17,8 @@ TEST(tenants_are_read_and_added_up)
         read_text(
             "{\"version\":\"1.2\",\"uptime\":3.5,\"slow\":[{\"call\":\"store\",\"tenant\":\"b\","
             "\"seconds\":0.25,\"ago\":7}],\"tenants\":["
-            "{\"name\":\"a\",\"tiers\":[{\"name\":\"host\",\"entries\":2,\"tokens\":128,\"used\":10,\"size\":100}]"
+            "{\"name\":\"a\",\"tiers\":[{\"name\":\"host\",\"entries\":2,\"tokens\":128,\"used\":"
+            "10,\"size\":100}]"
             ","
             "\"metrics\":{\"lookup_tokens_asked\":100,\"lookup_tokens_reused\":40,\"load_bytes\":7,"
             "\"lookup_ns\":{\"count\":1}}},"
