@@ -286,7 +286,7 @@ TILES static void move_top(struct tile_step *s, uint32_t i, __m512 scores)
 /* Adds masks to scores. A hidden key may be no number. */
 TILES static void add_masks(const struct attention *a, struct tile_step *s)
 {
-    const __m256i hidden = _mm256_set1_epi16(HIDDEN);
+    const __m256i hidden = _mm256_set1_epi16((short)TSRI_HIDDEN);
     const __m512 none = _mm512_set1_ps(-INFINITY);
     for (uint32_t i = 0; i < LANES; i++) {
         uint32_t row = lane_at(s->block->lanes, i) / a->per_kv;

@@ -42,7 +42,7 @@ struct key_tile {
 
 /* ---- in and out ---- */
 
-T512 static void begin(struct lane_block *b, const struct attention *a, uint32_t kv_head)
+WIDE_DQ static void begin(struct lane_block *b, const struct attention *a, uint32_t kv_head)
 {
     for (uint32_t part = 0; part < b->lanes.n; part += WIDE)
         for (uint32_t d = 0; d < a->dim; d += WIDE) {
@@ -59,7 +59,7 @@ T512 static void begin(struct lane_block *b, const struct attention *a, uint32_t
         b->most[i] = -INFINITY, b->total[i] = 0;
 }
 
-T512 static void finish(struct lane_block *b, const struct attention *a, uint32_t kv_head)
+WIDE_DQ static void finish(struct lane_block *b, const struct attention *a, uint32_t kv_head)
 {
     for (uint32_t part = 0; part < b->lanes.n; part += WIDE) {
         __m512 total = _mm512_load_ps(&b->total[part]);
@@ -77,8 +77,8 @@ T512 static void finish(struct lane_block *b, const struct attention *a, uint32_
     }
 }
 
-INLINE T512 void widen_as(float *to, const struct ggml_tensor *t, const char *from, uint32_t dim,
-                          bool wide)
+INLINE WIDE_DQ void widen_as(float *to, const struct ggml_tensor *t, const char *from, uint32_t dim,
+                             bool wide)
 {
     for (uint32_t i = 0; i < KEYS; i++, from += t->nb[1])
         for (uint32_t d = 0; d < dim; d += WIDE, to += WIDE)
@@ -88,8 +88,8 @@ INLINE T512 void widen_as(float *to, const struct ggml_tensor *t, const char *fr
 }
 
 /* A tile of keys or values of a head, as floats. */
-T512 static void widen(float *to, const struct ggml_tensor *t, uint32_t key, uint32_t head,
-                       uint32_t dim)
+WIDE_DQ static void widen(float *to, const struct ggml_tensor *t, uint32_t key, uint32_t head,
+                          uint32_t dim)
 {
     const char *from = (const char *)t->data + key * t->nb[1] + head * t->nb[2];
     if (t->type == GGML_TYPE_F32)
@@ -101,8 +101,8 @@ T512 static void widen(float *to, const struct ggml_tensor *t, uint32_t key, uin
 /* ---- masks ---- */
 
 /* The mask of a block, turned around, to where its scores will be. */
-T512 static void lay_mask(struct key_tile *t, const struct lane_block *b, const struct attention *a,
-                          uint32_t key, uint32_t n_keys)
+WIDE_DQ static void lay_mask(struct key_tile *t, const struct lane_block *b,
+                             const struct attention *a, uint32_t key, uint32_t n_keys)
 {
     for (uint32_t part = 0; part < b->lanes.n; part += WIDE)
         for (uint32_t k = 0; k < n_keys; k += WIDE) {
@@ -133,8 +133,8 @@ struct factors {
 
 /* Adds n products to each sum, of a number (i, j) and the lanes at with[j]. n_i and n_parts are
  * constants wherever it is called. */
-INLINE T512 void add_products(__m512 *sums, struct factors f, const float (*with)[LANES],
-                              uint32_t n, uint32_t n_i, uint32_t n_parts)
+INLINE WIDE_DQ void add_products(__m512 *sums, struct factors f, const float (*with)[LANES],
+                                 uint32_t n, uint32_t n_i, uint32_t n_parts)
 {
     for (uint32_t j = 0; j < n; j++) {
         __m512 lanes[PARTS];
@@ -152,7 +152,7 @@ INLINE T512 void add_products(__m512 *sums, struct factors f, const float (*with
 }
 
 /* exp() of numbers that are not above 0, as ggml computes it. */
-INLINE T512 __m512 power(__m512 x)
+INLINE WIDE_DQ __m512 power(__m512 x)
 {
     const __m512 shift = _mm512_set1_ps(0x1.8p23f);
     __m512 z = _mm512_fmadd_ps(x, _mm512_set1_ps(0x1.715476p+0f), shift);
@@ -170,8 +170,8 @@ INLINE T512 __m512 power(__m512 x)
 }
 
 /* Scores of n_keys keys and the greatest one of each lane. */
-INLINE T512 void score(struct key_tile *t, const struct lane_block *b, const struct attention *a,
-                       uint32_t n_keys, bool plain, __m512 *most, uint32_t n_parts)
+INLINE WIDE_DQ void score(struct key_tile *t, const struct lane_block *b, const struct attention *a,
+                          uint32_t n_keys, bool plain, __m512 *most, uint32_t n_parts)
 {
     const uint32_t step = at_once(n_parts);
     __m512 by = _mm512_set1_ps(a->scale);
@@ -198,8 +198,8 @@ INLINE T512 void score(struct key_tile *t, const struct lane_block *b, const str
 
 /* Scores of 16 lanes become weights. `most` is the greatest score of the tile; what was added up with
  * a smaller one is multiplied by `again`. */
-T512 static void weigh(struct key_tile *t, struct lane_block *b, uint32_t n_keys, uint32_t part,
-                       __m512 most)
+WIDE_DQ static void weigh(struct key_tile *t, struct lane_block *b, uint32_t n_keys, uint32_t part,
+                          __m512 most)
 {
     __m512 old = _mm512_load_ps(&b->most[part]), none = _mm512_set1_ps(-INFINITY);
     __mmask16 more = _mm512_cmp_ps_mask(most, old, _CMP_GT_OQ);
@@ -240,8 +240,8 @@ T512 static void weigh(struct key_tile *t, struct lane_block *b, uint32_t n_keys
 }
 
 /* Adds the values of n_keys keys, times their weights. */
-INLINE T512 void add_values(struct lane_block *b, const struct key_tile *t,
-                            const struct attention *a, uint32_t n_keys, uint32_t n_parts)
+INLINE WIDE_DQ void add_values(struct lane_block *b, const struct key_tile *t,
+                               const struct attention *a, uint32_t n_keys, uint32_t n_parts)
 {
     const uint32_t step = at_once(n_parts);
     for (uint32_t d = 0; d < a->dim; d += step) {
@@ -260,8 +260,9 @@ INLINE T512 void add_values(struct lane_block *b, const struct key_tile *t,
     }
 }
 
-INLINE T512 void attend_parts(struct key_tile *t, struct lane_block *b, const struct attention *a,
-                              uint32_t n_keys, bool plain, uint32_t n_parts)
+INLINE WIDE_DQ void attend_parts(struct key_tile *t, struct lane_block *b,
+                                 const struct attention *a, uint32_t n_keys, bool plain,
+                                 uint32_t n_parts)
 {
     __m512 most[PARTS];
     score(t, b, a, n_keys, plain, most, n_parts);
@@ -270,8 +271,8 @@ INLINE T512 void attend_parts(struct key_tile *t, struct lane_block *b, const st
     add_values(b, t, a, n_keys, n_parts);
 }
 
-T512 static void attend(struct key_tile *t, struct lane_block *b, const struct attention *a,
-                        uint32_t n_keys, bool plain)
+WIDE_DQ static void attend(struct key_tile *t, struct lane_block *b, const struct attention *a,
+                           uint32_t n_keys, bool plain)
 {
     switch ((b->lanes.n + WIDE - 1) / WIDE) {
     case 1:
@@ -291,8 +292,8 @@ T512 static void attend(struct key_tile *t, struct lane_block *b, const struct a
 /* ---- the operation ---- */
 
 /* n blocks of lanes of a head of K over all keys. */
-T512 static void attend_blocks(const struct attention *a, uint32_t kv_head, uint32_t first,
-                               uint32_t n)
+WIDE_DQ static void attend_blocks(const struct attention *a, uint32_t kv_head, uint32_t first,
+                                  uint32_t n)
 {
     struct lane_block blocks[BLOCKS];
     struct key_tile t;

@@ -11,11 +11,8 @@
 
 #if defined(__x86_64__)
 
-#define KEYS 64u               /* of a tile, as in ggml */
-#define DIM_MAX 128u           /* of a head: blocks are on the stack */
-#define HIDDEN ((short)0xfc00) /* minus infinity, in the mask of a key that a row does not see */
-
-#define T512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
+#define KEYS 64u     /* of a tile, as in ggml */
+#define DIM_MAX 128u /* of a head: blocks are on the stack */
 
 /* What an operation works on, as a thread sees it. */
 struct attention {
@@ -58,16 +55,16 @@ INLINE float *lane_of(const struct ggml_tensor *t, const struct attention *a, ui
 /* ---- masks ---- */
 
 /* What a row adds to the scores of 16 keys. */
-INLINE T512 __m256i mask_at(const struct attention *a, uint32_t row, uint32_t key)
+INLINE WIDE_DQ __m256i mask_at(const struct attention *a, uint32_t row, uint32_t key)
 {
     const char *from = (const char *)a->mask->data + row * a->mask->nb[1];
     return _mm256_loadu_si256((const void *)(from + key * sizeof(ggml_fp16_t)));
 }
 
 /* How many of 64 keys a block's lanes see, in sixteens; *plain: all of them, with nothing to add. */
-INLINE T512 uint32_t seen(struct lanes l, const struct attention *a, uint32_t key, bool *plain)
+INLINE WIDE_DQ uint32_t seen(struct lanes l, const struct attention *a, uint32_t key, bool *plain)
 {
-    const __m256i hidden = _mm256_set1_epi16(HIDDEN);
+    const __m256i hidden = _mm256_set1_epi16((short)TSRI_HIDDEN);
     __m256i others = _mm256_setzero_si256();
     uint32_t n = 0, last = lane_at(l, l.n) / a->per_kv;
     for (uint32_t i = 0; i < KEYS; i += WIDE) {

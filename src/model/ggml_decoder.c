@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HIDDEN ((ggml_fp16_t)0xFC00) /* minus infinity */
-
 static int no_memory(const struct tsr_executor *x)
 {
     return tsri_model_fail(x->fail, TSR_ENOMEM, "model: out of memory for a batch");
@@ -231,7 +229,7 @@ static int put_mask(struct tsr_executor_decoder *b, const struct tsr_executor_ro
     for (size_t k = 0; k < row->n_bias && k < seen; k++)
         b->mask[k] = ggml_fp32_to_fp16(row->bias[k]);
     for (size_t k = seen; k < n; k++)
-        b->mask[k] = HIDDEN;
+        b->mask[k] = TSRI_HIDDEN;
     tsri_queue_put(&b->queue, b->masks[i], b->mask, 0, n * sizeof *b->mask);
     return 0;
 }

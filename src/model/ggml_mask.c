@@ -6,17 +6,15 @@
 
 #include <string.h>
 
-#define HIDDEN ((ggml_fp16_t)0xFC00) /* minus infinity */
-
 /* Four at a time: masks of a long prompt have millions. */
 static void hide(ggml_fp16_t *row, uint32_t n)
 {
-    static const ggml_fp16_t hidden[4] = {HIDDEN, HIDDEN, HIDDEN, HIDDEN};
+    static const ggml_fp16_t hidden[4] = {TSRI_HIDDEN, TSRI_HIDDEN, TSRI_HIDDEN, TSRI_HIDDEN};
     uint32_t i = 0;
     for (; i + 4 <= n; i += 4)
         memcpy(row + i, hidden, sizeof hidden);
     for (; i < n; i++)
-        row[i] = HIDDEN;
+        row[i] = TSRI_HIDDEN;
 }
 
 static void set_range(ggml_fp16_t *row, const struct tsri_sight *sight,

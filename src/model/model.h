@@ -206,6 +206,8 @@ struct tsr_executor {
 
 /* ---- masks ---- */
 
+#define TSRI_HIDDEN 0xFC00 /* of a mask: minus infinity, of a key that a row does not see */
+
 /* Rows of a pass that one graph computes, and the slots that they look at. */
 struct tsri_row_batch {
     uint32_t row_first, n_rows;

@@ -41,8 +41,8 @@ struct row_sums {
     __m512 more[FOURS], less[FOURS / 2];
 };
 
-INLINE T512 void unpack_half(struct wide_block *p, const uint8_t *from, size_t row_bytes,
-                             uint32_t half)
+INLINE WIDE_VNNI void unpack_half(struct wide_block *p, const uint8_t *from, size_t row_bytes,
+                                  uint32_t half)
 {
     const __m512i four = _mm512_set1_epi8(15), two = _mm512_set1_epi8(0x30);
     const struct block_6 *first = (const void *)from;
@@ -69,7 +69,7 @@ INLINE T512 void unpack_half(struct wide_block *p, const uint8_t *from, size_t r
 
 /* The byte at `at` of each lane to the upper half of its first 16 bits, that at `other` to that of the
  * others; 128: none. */
-INLINE T512 __m512i words(__m512i bytes, uint32_t at, uint32_t other)
+INLINE WIDE_VNNI __m512i words(__m512i bytes, uint32_t at, uint32_t other)
 {
     const __m512i lanes = _mm512_broadcast_i32x4(_mm_set_epi32(12, 8, 4, 0));
     __m512i places = _mm512_set1_epi32((int)(at << 8 | other << 24 | 0x00800080));
@@ -79,7 +79,7 @@ INLINE T512 __m512i words(__m512i bytes, uint32_t at, uint32_t other)
     return _mm512_srai_epi16(_mm512_shuffle_epi8(bytes, places), 8);
 }
 
-T512 static void unpack_6(struct wide_block *p, const uint8_t *from, size_t row_bytes)
+WIDE_VNNI static void unpack_6(struct wide_block *p, const uint8_t *from, size_t row_bytes)
 {
     const struct block_6 *first = (const void *)from;
     unpack_half(p, from, row_bytes, 0);
@@ -101,13 +101,13 @@ T512 static void unpack_6(struct wide_block *p, const uint8_t *from, size_t row_
 }
 
 /* Of each byte six bits: the upper two from elsewhere. */
-INLINE T512 __m512i six_bits(__m512i low, __m512i high)
+INLINE WIDE_VNNI __m512i six_bits(__m512i low, __m512i high)
 {
     high = _mm512_and_si512(_mm512_srli_epi16(high, 2), _mm512_set1_epi8(0x30));
     return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high);
 }
 
-T512 static void unpack_4(struct wide_block *p, const uint8_t *from, size_t row_bytes)
+WIDE_VNNI static void unpack_4(struct wide_block *p, const uint8_t *from, size_t row_bytes)
 {
     const struct block_4_k *first = (const void *)from;
     const __m512i six = _mm512_set1_epi8(63), four = _mm512_set1_epi8(15);
@@ -137,7 +137,7 @@ T512 static void unpack_4(struct wide_block *p, const uint8_t *from, size_t row_
     }
 }
 
-INLINE T512 __m512i four_of(const void *at)
+INLINE WIDE_VNNI __m512i four_of(const void *at)
 {
     int32_t four;
     memcpy(&four, at, sizeof four);
@@ -145,7 +145,8 @@ INLINE T512 __m512i four_of(const void *at)
 }
 
 /* Values of Q6_K are 32 less than they are in the block: what each of the eight sums begins with. */
-INLINE T512 void begin_6(const struct wide_block *w, const struct block_k *x, __m512i *whole_sums)
+INLINE WIDE_VNNI void begin_6(const struct wide_block *w, const struct block_k *x,
+                              __m512i *whole_sums)
 {
     UNROLL
     for (uint32_t i = 0; i < FOURS; i++) {
@@ -156,8 +157,8 @@ INLINE T512 void begin_6(const struct wide_block *w, const struct block_k *x, __
 }
 
 /* Those of Q4_K are less by a number of each part, which has a scale of its own. */
-INLINE T512 void begin_4(const struct wide_block *w, const struct block_k *x, __m512i *whole_sums,
-                         struct row_sums *sums)
+INLINE WIDE_VNNI void begin_4(const struct wide_block *w, const struct block_k *x,
+                              __m512i *whole_sums, struct row_sums *sums)
 {
     __m512 scale = _mm512_mul_ps(w->less, _mm512_set1_ps(-x->scale));
     UNROLL
@@ -173,8 +174,8 @@ INLINE T512 void begin_4(const struct wide_block *w, const struct block_k *x, __
 }
 
 /* six: of Q6_K, else of Q4_K; a constant wherever it is called. */
-INLINE T512 void multiply_block(const struct wide_block *w, const struct block_k *x,
-                                struct row_sums *sums, bool six)
+INLINE WIDE_VNNI void multiply_block(const struct wide_block *w, const struct block_k *x,
+                                     struct row_sums *sums, bool six)
 {
     __m512i whole_sums[FOURS];
     __m512 scale = _mm512_mul_ps(w->scale, _mm512_set1_ps(x->scale));
@@ -196,14 +197,14 @@ INLINE T512 void multiply_block(const struct wide_block *w, const struct block_k
         sums->more[i] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole_sums[i]), sums->more[i]);
 }
 
-T512 static void multiply_block_6(const struct wide_block *w, const struct block_k *x,
-                                  struct row_sums *sums)
+WIDE_VNNI static void multiply_block_6(const struct wide_block *w, const struct block_k *x,
+                                       struct row_sums *sums)
 {
     multiply_block(w, x, sums, true);
 }
 
-T512 static void multiply_block_4(const struct wide_block *w, const struct block_k *x,
-                                  struct row_sums *sums)
+WIDE_VNNI static void multiply_block_4(const struct wide_block *w, const struct block_k *x,
+                                       struct row_sums *sums)
 {
     multiply_block(w, x, sums, false);
 }
@@ -217,7 +218,7 @@ struct k_rows {
     void (*multiply)(const struct wide_block *w, const struct block_k *x, struct row_sums *sums);
 };
 
-INLINE T512 __m512 sum_of(const struct row_sums *s, bool six)
+INLINE WIDE_VNNI __m512 sum_of(const struct row_sums *s, bool six)
 {
     const __m512 *m = s->less;
     __m512 less = _mm512_add_ps(_mm512_add_ps(m[0], m[2]), _mm512_add_ps(m[1], m[3]));
@@ -225,8 +226,8 @@ INLINE T512 __m512 sum_of(const struct row_sums *s, bool six)
 }
 
 /* 16 rows of the matrix times n rows of x. */
-T512 static void multiply_wide(const struct k_rows *m, const struct block_k *x, uint32_t n,
-                               float *y, size_t y_row)
+WIDE_VNNI static void multiply_wide(const struct k_rows *m, const struct block_k *x, uint32_t n,
+                                    float *y, size_t y_row)
 {
     struct row_sums sums[ROWS_MOST];
     struct wide_block w;

@@ -39,7 +39,7 @@ struct wide_rows {
 };
 
 /* A block of each of 16 rows, its values moved up by 128. */
-INLINE T512 void unpack_8(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
+INLINE WIDE_VNNI void unpack_8(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
 {
     gather_fours(from, row_bytes, values);
     gather_fours(from + 16, row_bytes, values + 4);
@@ -49,7 +49,7 @@ INLINE T512 void unpack_8(const uint8_t *from, size_t row_bytes, __m512i values[
 }
 
 /* Lower halves of bytes are values 0 to 15, upper ones are 16 to 31. */
-INLINE T512 void unpack_low(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
+INLINE WIDE_VNNI void unpack_low(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
 {
     const __m512i half = _mm512_set1_epi8(15);
     gather_fours(from, row_bytes, values);
@@ -60,7 +60,7 @@ INLINE T512 void unpack_low(const uint8_t *from, size_t row_bytes, __m512i value
     }
 }
 
-INLINE T512 void unpack_4(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
+INLINE WIDE_VNNI void unpack_4(const uint8_t *from, size_t row_bytes, __m512i values[FOURS])
 {
     unpack_low(from, row_bytes, values);
     UNROLL
@@ -69,8 +69,8 @@ INLINE T512 void unpack_4(const uint8_t *from, size_t row_bytes, __m512i values[
 }
 
 /* fifth: 32 bits of each row, one for each value. */
-INLINE T512 void unpack_5(const uint8_t *from, size_t row_bytes, __m512i fifth,
-                          __m512i values[FOURS])
+INLINE WIDE_VNNI void unpack_5(const uint8_t *from, size_t row_bytes, __m512i fifth,
+                               __m512i values[FOURS])
 {
     const __m512i first = _mm512_set1_epi32(0x08040201), next = _mm512_slli_epi32(first, 4);
     const __m512i unset = _mm512_set1_epi8(128 - 16), set = _mm512_set1_epi8((char)128);
@@ -87,8 +87,8 @@ INLINE T512 void unpack_5(const uint8_t *from, size_t row_bytes, __m512i fifth,
     }
 }
 
-INLINE T512 void unpack_as(struct wide_rows *p, const uint8_t *rows, size_t row_bytes,
-                           uint32_t n_blocks, enum ggml_type type)
+INLINE WIDE_VNNI void unpack_as(struct wide_rows *p, const uint8_t *rows, size_t row_bytes,
+                                uint32_t n_blocks, enum ggml_type type)
 {
     size_t bytes = block_bytes(type);
     for (uint32_t b = 0; b < n_blocks; b++) {
@@ -112,8 +112,8 @@ INLINE T512 void unpack_as(struct wide_rows *p, const uint8_t *rows, size_t row_
     }
 }
 
-T512 static void unpack(struct wide_rows *p, const uint8_t *from, size_t row_bytes,
-                        uint32_t n_blocks, enum ggml_type type)
+WIDE_VNNI static void unpack(struct wide_rows *p, const uint8_t *from, size_t row_bytes,
+                             uint32_t n_blocks, enum ggml_type type)
 {
     if (type == GGML_TYPE_Q4_0) unpack_as(p, from, row_bytes, n_blocks, GGML_TYPE_Q4_0);
     if (type == GGML_TYPE_Q5_0) unpack_as(p, from, row_bytes, n_blocks, GGML_TYPE_Q5_0);
@@ -130,7 +130,7 @@ struct narrow_block {
 };
 
 /* Rounded as ggml does it for such a matrix: the scale to 16 bits, values to the nearest even. */
-T512 static void narrow(const float *from, int64_t n, struct narrow_block *to)
+WIDE_VNNI static void narrow(const float *from, int64_t n, struct narrow_block *to)
 {
     const __m256i ones = _mm256_set1_epi8(1), by_128 = _mm256_set1_epi32(-128);
     for (int64_t b = 0; b < n / BLOCK; b++, from += BLOCK) {
@@ -164,9 +164,9 @@ void tsri_narrow(struct ggml_tensor *dst, int ith, int nth, void *unused)
 /* ---- the product ---- */
 
 /* n_rows, at most ROWS, is a constant wherever it is called. y_row: from one row of y to the next. */
-INLINE T512 void multiply_rows(const struct wide_rows *w, uint32_t n_blocks,
-                               const struct narrow_block *x, float *y, size_t y_row,
-                               uint32_t n_rows)
+INLINE WIDE_VNNI void multiply_rows(const struct wide_rows *w, uint32_t n_blocks,
+                                    const struct narrow_block *x, float *y, size_t y_row,
+                                    uint32_t n_rows)
 {
     __m512 sums[ROWS][FOURS];
     UNROLL
@@ -199,8 +199,8 @@ INLINE T512 void multiply_rows(const struct wide_rows *w, uint32_t n_blocks,
         _mm512_storeu_ps(y + r * y_row, whole(sums[r]));
 }
 
-T512 static void multiply_wide(const struct wide_rows *w, uint32_t n_blocks,
-                               const struct ggml_tensor *x, float *y, size_t y_row)
+WIDE_VNNI static void multiply_wide(const struct wide_rows *w, uint32_t n_blocks,
+                                    const struct ggml_tensor *x, float *y, size_t y_row)
 {
     const struct narrow_block *row = x->data;
     int64_t r = 0;

@@ -10,8 +10,6 @@
 #define BLOCK 32u /* values of a block, of which each has a scale */
 #define FOURS 8u  /* of 32 values: what one instruction adds up */
 
-#define T512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,f16c")))
-
 /* Blocks as they are in the file. */
 struct block_4 {
     uint16_t scale;
@@ -44,7 +42,7 @@ _Static_assert(sizeof(struct block_4) == 18 && sizeof(struct block_5) == 22 &&
                "blocks have no gaps");
 
 /* 16 bytes of each of 16 rows; fours[i]: bytes 4 * i to 4 * i + 3 of each row. */
-INLINE T512 void gather_fours(const uint8_t *from, size_t row_bytes, __m512i fours[4])
+INLINE WIDE_VNNI void gather_fours(const uint8_t *from, size_t row_bytes, __m512i fours[4])
 {
     __m512i r[4];
     UNROLL
@@ -64,8 +62,8 @@ INLINE T512 void gather_fours(const uint8_t *from, size_t row_bytes, __m512i fou
 
 /* While a block of 16 rows is unpacked, the same share of the 16 rows after them is fetched: they are
  * read in too many places at once for the processor to see it by itself. */
-INLINE T512 void fetch_next(const uint8_t *rows, size_t row_bytes, uint32_t block,
-                            size_t block_bytes)
+INLINE WIDE_VNNI void fetch_next(const uint8_t *rows, size_t row_bytes, uint32_t block,
+                                 size_t block_bytes)
 {
     const uint8_t *share = rows + WIDE * (row_bytes + block * block_bytes);
     for (size_t at = 0; at < WIDE * block_bytes; at += 64)
@@ -73,7 +71,7 @@ INLINE T512 void fetch_next(const uint8_t *rows, size_t row_bytes, uint32_t bloc
 }
 
 /* Sums in the order in which ggml adds up the lanes of a register. */
-INLINE T512 __m512 whole(const __m512 *sums)
+INLINE WIDE_VNNI __m512 whole(const __m512 *sums)
 {
     __m512 a[4];
     UNROLL

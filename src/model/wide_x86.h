@@ -15,6 +15,10 @@
 /* Loops of a known number of turns, at most WIDE: sums must stay in registers. */
 #define UNROLL _Pragma("GCC unroll 16")
 
+/* What attention needs of the processor, and what products of 8 bits need. */
+#define WIDE_DQ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
+#define WIDE_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,f16c")))
+
 /* Turns 16 registers of 16 around. */
 INLINE __attribute__((target("avx512f,avx512dq"))) void turn(__m512 *r)
 {
