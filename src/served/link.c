@@ -572,7 +572,7 @@ int tsri_link_await(struct tsri_link *l, uint64_t until_ns)
     return e;
 }
 
-int tsri_link_may_stage(struct tsri_link *l, uint64_t session)
+int tsri_link_check(struct tsri_link *l, uint64_t session)
 {
     pthread_mutex_lock(&l->lock);
     int e = refuse_late(l);

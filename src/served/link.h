@@ -51,9 +51,9 @@ uint64_t tsri_link_life(struct tsri_link *l, uint64_t session, uint64_t *n_lost)
 TSR_MUST int tsri_link_await(struct tsri_link *l, uint64_t until_ns);
 /* NULL when the session is over. */
 struct tsri_mapping *tsri_link_mapping(struct tsri_link *l, uint64_t session);
-/* May the staging area be written to? TSR_EAGAIN: the session is over, or the server owes answers that
- * are late, and copies from there before it gives them. */
-TSR_MUST int tsri_link_may_stage(struct tsri_link *l, uint64_t session);
+/* Would a request be sent? TSR_EAGAIN: the session is over, or the server owes answers that are late.
+ * Ask before writing to the staging area: the server copies from there before it gives them. */
+TSR_MUST int tsri_link_check(struct tsri_link *l, uint64_t session);
 
 /* A request on its way. */
 struct tsri_answer {

@@ -69,7 +69,7 @@ static int stage_init(struct tsri_staged_put *s)
         return tsri_fail(TSR_ERANGE,
                          "a layer has %zu bytes: server_staging must be at least %u times that",
                          s->layer_bytes, PARTS);
-    return tsri_link_may_stage(s->seat->link, s->session);
+    return tsri_link_check(s->seat->link, s->session);
 }
 
 static size_t part_at(const struct tsri_staged_put *s, uint32_t part)
@@ -193,7 +193,7 @@ static int store_small(const struct storing *x, uint32_t n_tokens)
     struct tsri_request q;
     struct tsri_answer *a;
     uint64_t until_ns = tsri_now_ns() + x->seat->served->patience_ns;
-    int n = tsri_link_may_stage(x->seat->link, x->session);
+    int n = tsri_link_check(x->seat->link, x->session);
     if (n) return n;
     pack(s, &x->view, 0, s->n_layers, n_tokens, x->mapping->staging->region.data);
     tsri_request_clear(&q, TSRI_WIRE_STORE)->store = *x->store;

@@ -272,7 +272,7 @@ TEST(every_session_has_a_staging_area_of_its_own)
     uint64_t first = meet(l, &p);
     struct tsri_mapping *before = tsri_link_mapping(l, first);
     CHECK(before && before->staging->region.bytes >= 1 << 20);
-    CHECK_INT(tsri_link_may_stage(l, first), 0);
+    CHECK_INT(tsri_link_check(l, first), 0);
     before->staging->region.data[0] = 7;
     close(p.fd);
     p.fd = -1;
@@ -281,8 +281,8 @@ TEST(every_session_has_a_staging_area_of_its_own)
     tsri_link_end(lost);
     uint64_t second = meet(l, &p);
     CHECK(second && second != first);
-    CHECK_INT(tsri_link_may_stage(l, first), TSR_EAGAIN);
-    CHECK_INT(tsri_link_may_stage(l, second), 0);
+    CHECK_INT(tsri_link_check(l, first), TSR_EAGAIN);
+    CHECK_INT(tsri_link_check(l, second), 0);
     struct tsri_mapping *after = tsri_link_mapping(l, second);
     CHECK(after && after->staging->region.bytes >= 1 << 20);
     after->staging->region.data[0] = 9;
@@ -291,7 +291,7 @@ TEST(every_session_has_a_staging_area_of_its_own)
     struct tsri_answer *late = ping(l, second);
     CHECK_INT(tsri_link_wait(late, in_ms(10)), TSR_ETIME);
     tsri_link_end(late);
-    CHECK_INT(tsri_link_may_stage(l, second), TSR_EAGAIN);
+    CHECK_INT(tsri_link_check(l, second), TSR_EAGAIN);
     tsri_mapping_release(before);
     tsri_mapping_release(after);
     tsri_link_close(l);
