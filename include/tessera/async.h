@@ -25,7 +25,7 @@ TSR_API TSR_MUST int tsr_put_open(struct tsr_put **out, struct tsr_client *clien
 TSR_API TSR_MUST int tsr_put_layer(struct tsr_put *put, uint32_t layer,
                                    const struct tsr_view *view);
 /* Makes it visible and frees the handle. TSR_EINVAL when a layer is missing; nothing is kept then.
- */
+ * If a server does not respond in time (TSR_ETIME) or is lost (TSR_EAGAIN), it may keep it. */
 TSR_API TSR_MUST int tsr_put_commit(struct tsr_put *put);
 /* Discards it. Accepts NULL. */
 TSR_API void tsr_put_abort(struct tsr_put *put);

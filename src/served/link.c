@@ -190,6 +190,11 @@ static void give_up(struct tsri_link *l, const char *why)
     settle(l);
 }
 
+static void drop(struct tsri_link *l, uint64_t session, const char *why)
+{
+    if (l->state == OPEN && l->session == session) give_up(l, why);
+}
+
 /* ---- reading ---- */
 
 static void take_reply(struct tsri_link *l, const struct tsri_wire_head *head, const uint8_t *frame)
@@ -479,7 +484,7 @@ int tsri_link_start(struct tsri_link *l, uint64_t session, struct tsri_request *
     return e;
 }
 
-int tsri_link_tell(struct tsri_link *l, uint64_t session, struct tsri_request *r)
+void tsri_link_tell(struct tsri_link *l, uint64_t session, struct tsri_request *r)
 {
     uint64_t until_ns = tsri_now_ns() + l->patience_ns;
     pthread_mutex_lock(&l->lock);
@@ -491,8 +496,8 @@ int tsri_link_tell(struct tsri_link *l, uint64_t session, struct tsri_request *r
         else
             e = end_send(l, until_ns);
     }
+    if (e) drop(l, session, "a message could not be sent");
     pthread_mutex_unlock(&l->lock);
-    return e;
 }
 
 /* ---- waiting ---- */
@@ -533,7 +538,7 @@ void tsri_link_end(struct tsri_answer *answer)
 void tsri_link_drop(struct tsri_link *l, uint64_t session, const char *why)
 {
     pthread_mutex_lock(&l->lock);
-    if (l->state == OPEN && l->session == session) give_up(l, why);
+    drop(l, session, why);
     pthread_mutex_unlock(&l->lock);
 }
 

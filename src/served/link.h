@@ -68,7 +68,8 @@ TSR_MUST int tsri_link_wait(struct tsri_answer *answer, uint64_t until_ns);
 void tsri_link_end(struct tsri_answer *answer);
 /* Ends the session, if it is not over: the server lets go of everything that belonged to it. */
 void tsri_link_drop(struct tsri_link *l, uint64_t session, const char *why);
-/* Sends what wants no reply. */
-int tsri_link_tell(struct tsri_link *l, uint64_t session, struct tsri_request *r);
+/* Tells the server to let go of something, without a reply, also while answers are late. When that
+ * cannot be sent the session ends, and with it everything that belonged to it. */
+void tsri_link_tell(struct tsri_link *l, uint64_t session, struct tsri_request *r);
 
 #endif

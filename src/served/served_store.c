@@ -161,15 +161,26 @@ static int open_put(struct tsri_seat *seat, uint64_t session, const struct tsr_s
     return e < 0 ? e : 0;
 }
 
-static int end_put(struct tsri_seat *seat, uint64_t session, uint32_t put, bool commit)
+static void abort_put(struct tsri_seat *seat, uint64_t session, uint32_t put)
+{
+    struct tsri_request q;
+    tsri_request_clear(&q, TSRI_WIRE_PUT_ABORT)->put.put = put;
+    tsri_link_tell(seat->link, session, &q);
+}
+
+/* The server has nothing left of the put, whatever this returns; after TSR_ETIME, or when the
+ * connection was lost, it may have committed it. */
+static int commit_put(struct tsri_seat *seat, uint64_t session, uint32_t put)
 {
     struct tsri_request q;
     struct tsri_answer *a;
     uint64_t until_ns = tsri_now_ns() + seat->served->patience_ns;
-    tsri_request_clear(&q, commit ? TSRI_WIRE_PUT_COMMIT : TSRI_WIRE_PUT_ABORT)->put.put = put;
-    if (!commit) return tsri_link_tell(seat->link, session, &q);
+    tsri_request_clear(&q, TSRI_WIRE_PUT_COMMIT)->put.put = put;
     int n = tsri_link_start(seat->link, session, &q, until_ns, &a);
-    if (n) return n;
+    if (n) {
+        abort_put(seat, session, put);
+        return n;
+    }
     n = tsri_link_wait(a, until_ns);
     tsri_link_end(a);
     return n;
@@ -217,11 +228,9 @@ static int store_pieces(const struct storing *x, uint32_t n_tokens)
     int e = open_put(x->seat, x->session, x->store, x->space.number, &s.put, &n_blocks);
     if (e) return e;
     if (n_blocks) e = give_layers(&s, &x->view, s.shape->n_layers);
-    if (e || n_blocks == 0) {
-        end_put(x->seat, x->session, s.put, false);
-        return e;
-    }
-    return end_put(x->seat, x->session, s.put, true);
+    if (!e && n_blocks) return commit_put(x->seat, x->session, s.put);
+    abort_put(x->seat, x->session, s.put);
+    return e;
 }
 
 static int store_some(const struct storing *x)
@@ -424,8 +433,11 @@ int tsri_served_put_check(const struct tsr_put *handle, const struct tsr_client 
 int tsri_served_put_commit(struct tsr_put *handle)
 {
     struct served_put *put = (struct served_put *)handle;
-    int n = end_put(put->seat, put->session, put->put, !put->all_there);
-    if (put->all_there) n = 0;
+    int n = 0;
+    if (put->all_there)
+        abort_put(put->seat, put->session, put->put);
+    else
+        n = commit_put(put->seat, put->session, put->put);
     if (n >= 0) tsri_served_stored(put->seat->served, put->life);
     tsri_free(put);
     return n;
@@ -434,6 +446,6 @@ int tsri_served_put_commit(struct tsr_put *handle)
 void tsri_served_put_abort(struct tsr_put *handle)
 {
     struct served_put *put = (struct served_put *)handle;
-    end_put(put->seat, put->session, put->put, false);
+    abort_put(put->seat, put->session, put->put);
     tsri_free(put);
 }

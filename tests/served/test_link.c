@@ -168,7 +168,7 @@ TEST(while_an_answer_is_late_nobody_else_waits)
     CHECK_INT(tsri_link_start(l, session, &q, in_ms(5000), &a), TSR_EAGAIN);
     CHECK_HAS(tsr_errmsg(), "missed the deadline");
     CHECK(a == NULL);
-    CHECK_INT(tsri_link_tell(l, session, &q), 0); /* what nobody waits for may go */
+    tsri_link_tell(l, session, &q); /* what nobody waits for may go */
     CHECK(peer_receive(&p, &first) && peer_receive(&p, &second));
     CHECK_INT(second.status, TSRI_WIRE_QUIET);
     CHECK(peer_answer(&p, TSRI_WIRE_PING, first.id, 1));
@@ -349,6 +349,39 @@ static void *answer_all(void *arg)
     return NULL;
 }
 
+/* Sends more than a socket holds. */
+static void *send_much(void *arg)
+{
+    struct asker *x = arg;
+    struct tsr_prompt prompt = {.size = sizeof prompt, .n_tokens = 8u << 20};
+    uint32_t *tokens = calloc(prompt.n_tokens, sizeof *tokens);
+    struct tsri_request q = {.type = TSRI_WIRE_KEYS, .prompt = prompt, .n = 1};
+    struct tsri_answer *a;
+    q.prompt.tokens = tokens;
+    x->n_right = tsri_link_start(x->link, x->session, &q, in_ms(600000), &a);
+    free(tokens);
+    return NULL;
+}
+
+TEST(what_cannot_be_told_ends_the_session)
+{
+    struct peer p;
+    struct tsri_request q = {.type = TSRI_WIRE_PING};
+    peer_open(&p);
+    struct tsri_link *l = link_open(&p, 100);
+    struct asker x = {.link = l, .session = meet(l, &p)};
+    CHECK(pthread_create(&x.thread, NULL, send_much, &x) == 0);
+    struct pollfd begun = {.fd = p.fd, .events = POLLIN};
+    CHECK(poll(&begun, 1, 60000) == 1);
+    tsri_link_tell(l, x.session, &q); /* its turn to send does not come */
+    CHECK_INT(tsri_link_check(l, x.session), TSR_EAGAIN);
+    pthread_join(x.thread, NULL);
+    CHECK_INT(x.n_right, TSR_EAGAIN);
+    tsri_link_tell(l, x.session, &q); /* of a session that is over: nothing to let go of */
+    tsri_link_close(l);
+    peer_close(&p);
+}
+
 TEST(many_threads_share_a_connection)
 {
     struct peer p;
@@ -381,6 +414,7 @@ int main(void)
     RUN(a_mapping_outlives_its_session_and_tells_that_it_is_over);
     RUN(every_session_has_a_staging_area_of_its_own);
     RUN(nobody_there_is_no_session_and_no_wait);
+    RUN(what_cannot_be_told_ends_the_session);
     RUN(many_threads_share_a_connection);
     return test_end();
 }
