@@ -32,6 +32,13 @@ struct tsri_seat_space {
     struct tsri_shape shape; /* as the server lays it out */
 };
 
+/* What the server needs to know of a space. */
+struct tsri_served_space {
+    uint8_t fingerprint[16];
+    struct tsr_space_desc desc; /* its texts are ours, in one block */
+    char *texts;
+};
+
 struct tsri_served {
     struct tsr_cache *c;
     struct tsri_link_desc desc;
@@ -54,10 +61,6 @@ struct tsri_served {
 /* ---- served.c ---- */
 
 void tsri_seat_close(struct tsri_seat *seat);
-/* Its number and shape in that session. */
-TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session,
-                             const struct tsr_space *space, uint64_t until_ns,
-                             struct tsri_seat_space *out);
 
 /* All but its room for extras, zeroed. */
 struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
@@ -67,6 +70,15 @@ struct tsri_request *tsri_request_clear(struct tsri_request *r, uint16_t type);
 uint64_t tsri_seat_life(struct tsri_seat *seat, uint64_t session);
 /* That life of the server has taken a store: a flush must reach the same one. */
 void tsri_served_stored(struct tsri_served *r, uint64_t life);
+
+/* ---- served_spaces.c ---- */
+
+/* Keeps what the server needs to know of a space, for every new session. */
+TSR_MUST int tsri_served_space_open(struct tsr_space *space, const struct tsr_space_desc *d);
+/* Its number and shape in that session. */
+TSR_MUST int tsri_seat_space(struct tsri_seat *seat, uint64_t session,
+                             const struct tsr_space *space, uint64_t until_ns,
+                             struct tsri_seat_space *out);
 
 /* ---- served_store.c ---- */
 

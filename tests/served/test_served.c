@@ -581,30 +581,6 @@ TEST(many_threads_use_one_connection_and_many)
     CHECK(server_end(&s));
 }
 
-TEST(spaces_come_and_go_and_are_told_apart)
-{
-    struct server_kit s;
-    struct kit k;
-    server_open(&s, NULL);
-    served_kit_open(&k, s.path, (const char *const[]){"spaces_max", "2", NULL});
-    uint32_t *tokens = kit_tokens(3, 64);
-    struct tsr_prompt p = kit_prefix_prompt(tokens, 64);
-    struct kit other = k;
-    for (uint32_t i = 0; i < 20; i++) { /* the same slot here, another space each time */
-        struct tsr_space_desc desc = kit_desc();
-        desc.group = i % 5 + 1;
-        other.space = kit_space(k.cache, &desc);
-        CHECK_INT(kit_find_prefix(&other, tokens, 64), i < 5 ? 0 : 64);
-        if (i < 5) CHECK_INT(kit_store_prefix(&other, tokens, 64), 64);
-        CHECK_INT(kit_load_and_check(&other, &p), 64);
-        tsr_space_close(other.space);
-    }
-    CHECK_INT(kit_find_prefix(&k, tokens, 64), 0);
-    kit_close(&k);
-    free(tokens);
-    CHECK(server_end(&s));
-}
-
 TEST(events_of_the_server_reach_its_clients)
 {
     struct server_kit s;
@@ -791,7 +767,6 @@ int main(void)
     RUN(one_that_does_not_want_us_says_so_at_open);
     RUN(a_forked_child_misses_and_does_not_disturb_its_parent);
     RUN(many_threads_use_one_connection_and_many);
-    RUN(spaces_come_and_go_and_are_told_apart);
     RUN(events_of_the_server_reach_its_clients);
     RUN(pages_in_which_no_cell_fits_are_not_read);
     RUN(matches_outside_the_prompt_are_refused);
