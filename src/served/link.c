@@ -33,6 +33,7 @@ struct answer {
     uint64_t id;
     uint16_t type; /* of the request */
     enum answer_state state;
+    bool late; /* it was waited for in vain, and has not come since */
     struct buffer frame;
 };
 
@@ -56,7 +57,7 @@ struct tsri_link {
     struct tsri_mapping *mapping; /* of the session */
     uint64_t since_ns;            /* GREETING: since when; AWAY: when to try again */
     uint64_t retry_ns;
-    uint32_t n_late; /* answers that nobody waits for any more */
+    uint32_t n_late; /* answers that are overdue */
     uint64_t late_ns;
     int refused; /* why the server does not want us, or 0 */
     char why[256];
@@ -197,12 +198,19 @@ static void drop(struct tsri_link *l, uint64_t session, const char *why)
 
 /* ---- reading ---- */
 
+/* Counts an answer that has not come in time; late_ns is since when there is one. */
+static void note_late(struct tsri_link *l)
+{
+    if (l->n_late++ == 0) l->late_ns = tsri_now_ns();
+}
+
 static void take_reply(struct tsri_link *l, const struct tsri_wire_head *head, const uint8_t *frame)
 {
     size_t bytes = TSRI_WIRE_HEAD_BYTES + (size_t)head->body_bytes;
     for (uint32_t i = 0; i < ANSWERS_MAX; i++) {
         struct answer *a = &l->answers[i];
         if (a->state != ANSWER_WAITING || a->id != head->id) continue;
+        if (a->late && l->n_late) l->n_late--;
         a->frame.n = 0;
         a->state = ANSWER_LOST;
         if (head->type == (a->type | TSRI_WIRE_REPLY) && buffer_room(&a->frame, bytes)) {
@@ -475,6 +483,7 @@ int tsri_link_start(struct tsri_link *l, uint64_t session, struct tsri_request *
         a->state = ANSWER_WAITING; /* before it is sent: the reply may be quicker than we are */
         a->id = id;
         a->type = r->type;
+        a->late = false;
         a->link = l;
         e = end_send(l, until_ns);
         if (e) a->state = ANSWER_FREE;
@@ -514,6 +523,10 @@ int tsri_link_wait(struct tsri_answer *answer, uint64_t until_ns)
             read_some(l, until_ns);
     }
     enum answer_state state = a->state;
+    if (state == ANSWER_WAITING && !a->late) {
+        a->late = true;
+        note_late(l);
+    }
     pthread_mutex_unlock(&l->lock);
     if (state == ANSWER_WAITING) return tsri_fail(TSR_ETIME, "the server did not respond in time");
     if (state == ANSWER_LOST) return lost(l);
@@ -529,7 +542,7 @@ void tsri_link_end(struct tsri_answer *answer)
     struct answer *a = (struct answer *)answer;
     struct tsri_link *l = a->link;
     pthread_mutex_lock(&l->lock);
-    if (a->state == ANSWER_WAITING && l->n_late++ == 0) l->late_ns = tsri_now_ns();
+    if (a->state == ANSWER_WAITING && !a->late) note_late(l);
     a->state = ANSWER_FREE;
     buffer_trim(&a->frame);
     pthread_mutex_unlock(&l->lock);

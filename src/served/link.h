@@ -62,7 +62,8 @@ struct tsri_answer {
 /* Sends. TSR_EAGAIN: the session is over, or the server owes answers that are late. */
 TSR_MUST int tsri_link_start(struct tsri_link *l, uint64_t session, struct tsri_request *r,
                              uint64_t until_ns, struct tsri_answer **out);
-/* The status of the reply, TSR_ETIME, or TSR_EAGAIN when the connection was lost. */
+/* The status of the reply, TSR_ETIME, or TSR_EAGAIN when the connection was lost. After TSR_ETIME the
+ * answer is late. It can be kept: once tsri_link_check returns 0, it has come. */
 TSR_MUST int tsri_link_wait(struct tsri_answer *answer, uint64_t until_ns);
 /* Gives it back, answered or not. Accepts NULL. */
 void tsri_link_end(struct tsri_answer *answer);

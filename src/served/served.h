@@ -21,6 +21,8 @@ struct tsri_seat {
     /* under lock: */
     uint64_t session; /* that the numbers are of */
     struct tsri_seat_space *spaces;
+    struct tsri_answer *opening; /* NULL: none; of a space whose number has not come in time */
+    uint32_t opening_id;
     pthread_mutex_t staging_lock; /* one store at a time */
     _Atomic uint64_t last_lease;  /* for loads, besides those of requests */
 };

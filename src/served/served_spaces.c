@@ -49,56 +49,94 @@ int tsri_served_space_open(struct tsr_space *space, const struct tsr_space_desc 
     return e;
 }
 
-/* Under seat->lock. */
-static int open_space(struct tsri_seat *seat, uint64_t session, const struct tsr_space *space,
-                      uint64_t until_ns, struct tsri_seat_space *out)
+/* All of these under seat->lock. */
+
+static bool is_open_as(const struct tsri_seat_space *s, const struct tsr_space *space)
 {
-    struct tsri_request q;
-    struct tsri_answer *a;
-    if (out->open) { /* the slot had another space before */
-        tsri_request_clear(&q, TSRI_WIRE_SPACE_CLOSE)->space = out->number;
-        tsri_link_tell(seat->link, session, &q);
-        out->open = false;
+    return s->open && memcmp(s->fingerprint, space->fingerprint, 16) == 0;
+}
+
+/* Does the server lay it out as we do? */
+static bool is_alike(const struct tsri_seat_space *s, const struct tsr_space *space)
+{
+    const struct tsri_shape *theirs = &s->shape, *ours = &space->shape;
+    return is_open_as(s, space) && theirs->n_layers == ours->n_layers &&
+           theirs->n_planes == ours->n_planes && theirs->row_bytes[0] == ours->row_bytes[0] &&
+           theirs->row_bytes[1] == ours->row_bytes[1] && tsri_shape_is_sound(theirs);
+}
+
+/* Numbers of one session mean nothing in the next. */
+static int enter_session(struct tsri_seat *seat, uint64_t session)
+{
+    if (session == seat->session) return 0;
+    if (session < seat->session) return tsri_fail(TSR_EAGAIN, "the connection was lost meanwhile");
+    tsri_link_end(seat->opening);
+    seat->opening = NULL;
+    memset(seat->spaces, 0, seat->served->c->options.spaces_max * sizeof *seat->spaces);
+    seat->session = session;
+    return 0;
+}
+
+/* Takes the number of the space that is being opened. One that comes late is for the next call:
+ * opened again, it would have two. */
+static int take_number(struct tsri_seat *seat, uint64_t until_ns)
+{
+    int e = tsri_link_wait(seat->opening, until_ns);
+    if (e == TSR_ETIME) return e;
+    if (e >= 0) {
+        const struct tsri_wire_space *w = &seat->opening->reply.space;
+        struct tsri_seat_space *s = &seat->spaces[seat->opening_id];
+        *s = (struct tsri_seat_space){.open = true,
+                                      .number = w->space,
+                                      .shape = {.n_layers = w->n_layers,
+                                                .n_planes = w->n_planes,
+                                                .row_bytes = {w->row_bytes[0], w->row_bytes[1]},
+                                                .cell_tokens = w->cell_tokens,
+                                                .page_bytes = w->page_bytes}};
+        memcpy(s->fingerprint, w->fingerprint, 16);
     }
+    tsri_link_end(seat->opening);
+    seat->opening = NULL;
+    return e < 0 ? e : 0;
+}
+
+/* The same of one that came late, or is late still: nothing waits for it twice. */
+static int take_late(struct tsri_seat *seat, uint64_t session, uint64_t until_ns)
+{
+    int e = tsri_link_check(seat->link, session);
+    if (e == 0) e = take_number(seat, until_ns);
+    return seat->opening ? e : 0; /* one that was refused is asked for again */
+}
+
+static int open_space(struct tsri_seat *seat, uint64_t session, const struct tsr_space *space,
+                      uint64_t until_ns)
+{
+    struct tsri_seat_space *s = &seat->spaces[space->id];
     struct tsri_served *r = seat->served;
+    struct tsri_request q;
+    if (s->open) { /* the slot had another space before */
+        tsri_request_clear(&q, TSRI_WIRE_SPACE_CLOSE)->space = s->number;
+        tsri_link_tell(seat->link, session, &q);
+        s->open = false;
+    }
     pthread_mutex_lock(&r->lock);
     tsri_request_clear(&q, TSRI_WIRE_SPACE_OPEN)->desc = r->spaces[space->id].desc;
-    int e = tsri_link_start(seat->link, session, &q, until_ns, &a);
+    int e = tsri_link_start(seat->link, session, &q, until_ns, &seat->opening);
     pthread_mutex_unlock(&r->lock);
-    if (e) return e;
-    e = tsri_link_wait(a, until_ns);
-    const struct tsri_wire_space *w = &a->reply.space;
-    const struct tsri_shape *ours = &space->shape;
-    const struct tsri_shape theirs = {.n_layers = w->n_layers,
-                                      .n_planes = w->n_planes,
-                                      .row_bytes = {w->row_bytes[0], w->row_bytes[1]},
-                                      .cell_tokens = w->cell_tokens,
-                                      .page_bytes = w->page_bytes};
-    if (e == 0 &&
-        (w->n_layers != ours->n_layers || w->n_planes != ours->n_planes ||
-         w->row_bytes[0] != ours->row_bytes[0] || w->row_bytes[1] != ours->row_bytes[1] ||
-         !tsri_shape_is_sound(&theirs) || memcmp(w->fingerprint, space->fingerprint, 16) != 0))
-        e = tsri_fail(TSR_ESPACE, "the server has a different description of this space");
-    if (e == 0) {
-        *out = (struct tsri_seat_space){.open = true, .number = w->space, .shape = theirs};
-        memcpy(out->fingerprint, space->fingerprint, 16);
-    }
-    tsri_link_end(a);
-    return e;
+    seat->opening_id = space->id;
+    return e ? e : take_number(seat, until_ns);
 }
 
 int tsri_seat_space(struct tsri_seat *seat, uint64_t session, const struct tsr_space *space,
                     uint64_t until_ns, struct tsri_seat_space *out)
 {
-    int e = 0;
     pthread_mutex_lock(&seat->lock);
-    if (seat->session != session) {
-        memset(seat->spaces, 0, seat->served->c->options.spaces_max * sizeof *seat->spaces);
-        seat->session = session;
-    }
     struct tsri_seat_space *s = &seat->spaces[space->id];
-    if (!s->open || memcmp(s->fingerprint, space->fingerprint, 16) != 0)
-        e = open_space(seat, session, space, until_ns, s);
+    int e = enter_session(seat, session);
+    if (e == 0 && seat->opening) e = take_late(seat, session, until_ns);
+    if (e == 0 && !is_open_as(s, space)) e = open_space(seat, session, space, until_ns);
+    if (e == 0 && !is_alike(s, space))
+        e = tsri_fail(TSR_ESPACE, "the server has a different description of this space");
     *out = *s;
     pthread_mutex_unlock(&seat->lock);
     return e;

@@ -180,6 +180,36 @@ TEST(while_an_answer_is_late_nobody_else_waits)
     peer_close(&p);
 }
 
+TEST(a_late_answer_that_is_kept_can_be_taken_when_it_comes)
+{
+    struct peer p;
+    struct tsri_wire_head head;
+    peer_open(&p);
+    struct tsri_link *l = link_open(&p, 60000);
+    uint64_t session = meet(l, &p);
+    struct tsri_answer *a = ping(l, session);
+    CHECK(a && peer_receive(&p, &head));
+    CHECK_INT(tsri_link_wait(a, in_ms(5)), TSR_ETIME);
+    CHECK_INT(tsri_link_check(l, session), TSR_EAGAIN);
+    CHECK_INT(tsri_link_wait(a, in_ms(5)),
+              TSR_ETIME); /* it is late once, however often waited for */
+    CHECK(peer_answer(&p, TSRI_WIRE_PING, head.id, 3));
+    WAIT_FOR(tsri_link_check(l, session) == 0);
+    CHECK_INT(tsri_link_wait(a, 0), 3);
+    tsri_link_end(a);
+    CHECK_INT(tsri_link_check(l, session), 0);
+    a = ping(l, session);
+    CHECK(a && peer_receive(&p, &head));
+    CHECK_INT(tsri_link_wait(a, in_ms(5)), TSR_ETIME);
+    tsri_link_drop(l, session, "the test wants it");
+    CHECK_INT(tsri_link_wait(a, 0), TSR_EAGAIN); /* lost with its session */
+    tsri_link_end(a);
+    session = meet(l, &p);
+    CHECK_INT(tsri_link_check(l, session), 0);
+    tsri_link_close(l);
+    peer_close(&p);
+}
+
 TEST(one_that_stays_silent_is_given_up_and_met_again)
 {
     struct peer p;
@@ -408,6 +438,7 @@ int main(void)
 {
     RUN(answers_in_another_order_reach_who_waits_for_them);
     RUN(while_an_answer_is_late_nobody_else_waits);
+    RUN(a_late_answer_that_is_kept_can_be_taken_when_it_comes);
     RUN(one_that_stays_silent_is_given_up_and_met_again);
     RUN(whatever_it_sends_instead_of_an_answer_loses_the_call_alone);
     RUN(a_welcome_that_makes_no_sense_is_refused);

@@ -1,5 +1,5 @@
-/* test_served_late.c - answers that come late: what a client has begun on its server ends all the
- * same. */
+/* test_served_late.c - answers that come late: what a client has on its server, puts and spaces, is
+ * not more afterwards than it was told of, and what it could not end ends all the same. */
 #include "served/served.h"
 
 #include "support/served_kit.h"
@@ -7,8 +7,10 @@
 
 #include <unistd.h>
 
-#define PUTS 64u /* as many as a session may have */
-#define N 16u    /* tokens of a put: a page */
+/* As many of each as a session may have. */
+#define PUTS 64u
+#define SPACES 256u
+#define N 16u /* tokens of a put: a page */
 
 static const char *const host[] = {"host_size", "4M", NULL};
 
@@ -26,6 +28,13 @@ static void goes_on(struct server_kit *s)
 static struct tsri_link *link_of(const struct kit *k)
 {
     return tsri_client_seat(k->client)->link;
+}
+
+/* Have all answers come? */
+static bool is_current(const struct kit *k)
+{
+    uint64_t session = tsri_link_session(link_of(k));
+    return session && tsri_link_check(link_of(k), session) == 0;
 }
 
 /* Looks up in a space that the session does not know yet, which takes longer than a lookup waits
@@ -67,6 +76,7 @@ static int put_fill(struct kit *k, uint32_t seed, struct tsr_put **put)
     for (uint32_t l = 0; !e && l < 2; l++) {
         layer.data = (uint8_t *)all.data + l * layer.bytes;
         e = tsr_put_layer(*put, l, &layer);
+        if (e) tsr_put_abort(*put);
     }
     free(all.data), free(tokens);
     return e;
@@ -151,10 +161,83 @@ TEST(a_commit_that_is_answered_late_leaves_an_entry_and_no_put)
     CHECK(server_end(&s));
 }
 
+/* References that the server's sessions have: to the kit's space, and to all but that. */
+static uint32_t refs_of(struct server_kit *s)
+{
+    pthread_mutex_lock(&s->k.cache->lock);
+    uint32_t n = s->k.space->refs - 1; /* the kit's own */
+    pthread_mutex_unlock(&s->k.cache->lock);
+    return n;
+}
+
+static uint32_t other_refs(struct server_kit *s)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&s->k.cache->lock);
+    for (uint32_t i = 0; i < s->k.cache->n_spaces; i++)
+        if (&s->k.cache->spaces[i] != s->k.space) n += s->k.cache->spaces[i].refs;
+    pthread_mutex_unlock(&s->k.cache->lock);
+    return n;
+}
+
+TEST(a_space_that_opens_late_is_opened_once)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, host);
+    served_kit_open(&k, s.path, (const char *const[]){"server_deadline", "5", NULL});
+    WAIT_FOR(is_current(&k));
+    uint64_t session = tsri_link_session(link_of(&k));
+    uint32_t *tokens = kit_tokens(1, N);
+    for (uint32_t i = 0; i < SPACES + 1; i++) {
+        stands_still(&s);
+        CHECK_INT(kit_find_segment(&k, tokens, N), 0);
+        goes_on(&s);
+        WAIT_FOR(is_current(&k));
+    }
+    WAIT_FOR(kit_store_segment(&k, tokens, N) >= 0);
+    WAIT_FOR(kit_find_segment(&k, tokens, N) == (int)N);
+    CHECK_INT(refs_of(&s), 1);
+    CHECK(tsri_link_session(link_of(&k)) == session);
+    free(tokens);
+    kit_close(&k);
+    WAIT_FOR(refs_of(&s) == 0);
+    CHECK(server_end(&s));
+}
+
+/* Nobody asks for them a second time. */
+TEST(spaces_that_open_late_and_are_closed_are_not_kept)
+{
+    struct server_kit s;
+    struct kit k;
+    server_open(&s, host);
+    served_kit_open(&k, s.path,
+                    (const char *const[]){"server_deadline", "5", "spaces_max", "4", NULL});
+    WAIT_FOR(is_current(&k));
+    uint64_t session = tsri_link_session(link_of(&k));
+    for (uint32_t i = 0; i < SPACES + 1; i++) {
+        stands_still(&s);
+        miss_deadline(&k, i + 1);
+        goes_on(&s);
+        WAIT_FOR(is_current(&k));
+    }
+    uint32_t *tokens = kit_tokens(1, N);
+    WAIT_FOR(kit_store_segment(&k, tokens, N) >= 0);
+    CHECK_INT(refs_of(&s), 1);
+    CHECK(other_refs(&s) < 4);
+    CHECK(tsri_link_session(link_of(&k)) == session);
+    free(tokens);
+    kit_close(&k);
+    WAIT_FOR(other_refs(&s) == 0);
+    CHECK(server_end(&s));
+}
+
 int main(void)
 {
     RUN(puts_whose_commit_could_not_be_sent_are_gone_from_the_server);
     RUN(puts_may_be_aborted_while_answers_are_late);
     RUN(a_commit_that_is_answered_late_leaves_an_entry_and_no_put);
+    RUN(a_space_that_opens_late_is_opened_once);
+    RUN(spaces_that_open_late_and_are_closed_are_not_kept);
     return test_end();
 }
