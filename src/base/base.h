@@ -181,7 +181,7 @@ bool tsri_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadli
 /* ---- threads (work.c) ---- */
 
 /* A thread that gets no signals: those stay with the program's own threads. Returns what
- * pthread_create does. Names have at most 15 bytes. */
+ * pthread_create does. Linux shows the first 15 bytes of the name. */
 TSR_MUST int tsri_thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
                                void *arg);
 

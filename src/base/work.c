@@ -30,11 +30,13 @@ bool tsri_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadli
 int tsri_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg)
 {
     sigset_t all, old;
+    char shown[16]; /* a longer name would be refused */
+    snprintf(shown, sizeof shown, "%s", name);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int e = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!e) pthread_setname_np(*thread, name);
+    if (!e) pthread_setname_np(*thread, shown);
     return e;
 }
 

@@ -96,23 +96,43 @@ TEST(close_in_a_forked_child_waits_for_nobody)
 
 struct asks_its_name {
     struct tsri_job job;
+    pthread_barrier_t *all; /* NULL: it asks alone */
     char name[16];
 };
 
 static void ask_name(struct tsri_job *job)
 {
     struct asks_its_name *a = (struct asks_its_name *)job;
+    if (a->all) pthread_barrier_wait(a->all);
     pthread_getname_np(pthread_self(), a->name, sizeof a->name);
 }
 
 TEST(threads_have_the_whole_name)
 {
     struct tsri_work *w;
-    struct asks_its_name a = {{ask_name, NULL}, ""};
+    struct asks_its_name a = {.job.run = ask_name};
     CHECK_INT(tsri_work_open(&w, "tessera-fetch", 1, 1), 0);
     CHECK_INT(tsri_work_push(w, &a.job), 0);
     tsri_work_close(w);
     CHECK_STR(a.name, "tessera-fetch-0");
+}
+
+TEST(threads_whose_name_is_too_long_have_the_beginning_of_it)
+{
+    enum { N = 101 };
+    struct tsri_work *w;
+    struct asks_its_name a[N];
+    pthread_barrier_t all;
+    pthread_barrier_init(&all, NULL, N); /* each of them runs one job */
+    CHECK_INT(tsri_work_open(&w, "tessera-fetch", N, N), 0);
+    for (int i = 0; i < N; i++) {
+        a[i] = (struct asks_its_name){.job.run = ask_name, .all = &all};
+        CHECK_INT(tsri_work_push(w, &a[i].job), 0);
+    }
+    tsri_work_close(w);
+    for (int i = 0; i < N; i++)
+        CHECK_HAS(a[i].name, "tessera-fetch-");
+    pthread_barrier_destroy(&all);
 }
 
 TEST(absurd_sizes_are_refused)
@@ -166,6 +186,7 @@ int main(void)
     RUN(close_runs_what_is_queued);
     RUN(close_in_a_forked_child_waits_for_nobody);
     RUN(threads_have_the_whole_name);
+    RUN(threads_whose_name_is_too_long_have_the_beginning_of_it);
     RUN(absurd_sizes_are_refused);
     RUN(a_wait_ends_at_its_deadline);
     RUN(a_job_for_idle_threads_is_not_queued_behind_others);
