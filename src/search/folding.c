@@ -156,6 +156,16 @@ static size_t terms_of(const struct tsri_prose *folded, bool with_common, struct
     return n;
 }
 
+bool tsri_search_has_subject(const char *question)
+{
+    struct tsri_prose folded = {0};
+    struct term terms[TERMS_MAX];
+    bool has = tsri_fold(&folded, question, strnlen(question, QUESTION_BYTES_MAX)) == 0 &&
+               tsri_prose_add(&folded, "", 0) == 0 && terms_of(&folded, false, terms) > 0;
+    tsri_prose_fini(&folded);
+    return has;
+}
+
 int tsri_query(struct tsri_prose *out, const char *question)
 {
     struct tsri_prose folded = {0};

@@ -96,11 +96,16 @@ struct tsri_passages {
 };
 void tsri_passages_fini(struct tsri_passages *f); /* accepts what was only zeroed */
 void tsri_passages_drop(struct tsri_passages *f, size_t i);
+/* To the end of another list; false: no memory, and nothing has changed. */
+TSR_MUST bool tsri_passages_move(struct tsri_passages *from, size_t i, struct tsri_passages *to);
 
 /* Best first by BM25, at most max passages and max_bytes of text together. A question is free text:
  * nothing in it is a query language. One that shares no word with the documents finds nothing. */
 TSR_MUST int tsri_search_find(struct tsri_search *s, const char *question, uint32_t max,
                               size_t max_bytes, struct tsri_passages *out);
+
+/* Whether a question has a word that is not as common as "what" and "then". */
+bool tsri_search_has_subject(const char *question);
 
 /* Passages in the order of folder, name and number, from the one that follows `after` (NULL: the first).
  * At most max; out->n is 0 at the end. The folders may change between two calls: then passages are

@@ -26,18 +26,36 @@ void tsri_passages_drop(struct tsri_passages *f, size_t i)
     f->n--;
 }
 
+static struct tsri_passage *room_for_one(struct tsri_passages *out)
+{
+    if (out->n == out->n_room) {
+        size_t room = out->n_room ? 2 * out->n_room : 16;
+        void *more = realloc(out->items, room * sizeof *out->items);
+        if (!more) return NULL;
+        out->items = more;
+        out->n_room = room;
+    }
+    return &out->items[out->n];
+}
+
+bool tsri_passages_move(struct tsri_passages *from, size_t i, struct tsri_passages *to)
+{
+    struct tsri_passage *p = room_for_one(to);
+    if (!p) return false;
+    *p = from->items[i];
+    to->n++;
+    from->n--;
+    memmove(&from->items[i], &from->items[i + 1], (from->n - i) * sizeof *from->items);
+    return true;
+}
+
 /* name, folder, number, n_passages, first_byte, hash, text */
 #define COLUMNS "f.name, f.folder, p.number, f.n_passages, p.first_byte, p.hash, p.text"
 
 static int take_row(struct tsri_search *s, sqlite3_stmt *q, double rank, struct tsri_passages *out)
 {
-    if (out->n == out->n_room) {
-        size_t room = out->n_room ? 2 * out->n_room : 16;
-        void *more = realloc(out->items, room * sizeof *out->items);
-        if (!more) return tsri_fail(TSR_ENOMEM, "search: no memory for %zu passages", room);
-        out->items = more;
-        out->n_room = room;
-    }
+    struct tsri_passage *p = room_for_one(out);
+    if (!p) return tsri_fail(TSR_ENOMEM, "search: no memory for %zu passages", out->n + 1);
     const char *name = (const char *)sqlite3_column_text(q, 0);
     const char *text = (const char *)sqlite3_column_text(q, 6);
     size_t bytes = (size_t)sqlite3_column_bytes(q, 6);
@@ -45,7 +63,6 @@ static int take_row(struct tsri_search *s, sqlite3_stmt *q, double rank, struct 
     if (!name || !text || !bytes || folder >= s->n_folders || strlen(text) != bytes ||
         tsri_db_hash(text, bytes) != (uint64_t)sqlite3_column_int64(q, 5))
         return tsri_fail(TSR_ECORRUPT, "%s: a passage is damaged", s->path ? s->path : "search");
-    struct tsri_passage *p = &out->items[out->n];
     *p = (struct tsri_passage){
         .name = strdup(name),
         .text = strdup(text),

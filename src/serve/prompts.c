@@ -7,12 +7,6 @@
 
 #include <stdio.h>
 
-/* What a search may bring: passages, and the part of the context that they may take. */
-#define FOUND_MAX 24u
-#define FOUND_PART 2u      /* half of it */
-#define BYTES_PER_TOKEN 3u /* of text, rather too few than too many */
-#define FOUND_BYTES_MAX ((size_t)24 << 10)
-
 /* The question that documents come before. Those of a list stand before the first one: in the next
  * turn, with the same list, everything up to there is the same prompt. What a search finds belongs to
  * the last one. */
@@ -54,18 +48,6 @@ static bool name_own(struct tsri_flow *f, struct tsri_refusal *no)
         const struct tsri_document *d = &f->request.documents[i];
         if (!name_document(f, d->name, d->bytes)) return no_memory(no);
     }
-    return true;
-}
-
-/* Passages for a question, as documents before it; without any, there are just none. */
-static bool search(struct tsri_flow *f, const struct tsri_message *question,
-                   struct tsri_passages *found, struct tsri_refusal *no)
-{
-    const struct tsri_serve *s = f->serve;
-    size_t bytes = (size_t)s->info.context / FOUND_PART * BYTES_PER_TOKEN;
-    if (bytes > FOUND_BYTES_MAX) bytes = FOUND_BYTES_MAX;
-    int e = tsri_search_find(s->desc.search, question->text, FOUND_MAX, bytes, found);
-    if (e < 0) return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
     return true;
 }
 
@@ -180,6 +162,13 @@ static uint32_t answer_room(const struct tsri_dialog *d)
     return d->context / 8;
 }
 
+/* Without passages for the question, there are just none. */
+static bool search(const struct tsri_flow *f, struct tsri_passages *found, struct tsri_refusal *no)
+{
+    if (tsri_seek_passages(f->serve, &f->request, found) >= 0) return true;
+    return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
+}
+
 /* What cannot fit is not searched for. */
 static bool fits_alone(struct tsri_flow *f, struct tsri_message *m, struct tsri_dialog *d,
                        struct tsri_refusal *no)
@@ -204,7 +193,7 @@ bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_re
     if (q->n_listed && !m)
         return tsri_refuse(no, 400, NULL, "documents", "documents need a message of the user");
     if (m && chat && f->serve->desc.search && q->search && q->n_documents == 0)
-        ok = fits_alone(f, m, d, no) && search(f, m, &found, no);
+        ok = fits_alone(f, m, d, no) && search(f, &found, no);
     while (ok) {
         int e = make_with(f, m, &found, d);
         bool fits = e >= 0 && d->n_tokens + answer_room(d) <= d->context;

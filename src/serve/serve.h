@@ -1,7 +1,7 @@
 /* serve.h - `tessera serve` from inside: an HTTP server with the OpenAI API in front of one engine.
  *
  * web.c speaks HTTP (libmicrohttpd, one thread), preparing.c brings requests to the engine (two more),
- * prompts.c makes their tokens, flow.c turns events of the engine into the bytes of a reply (reply.c
+ * seeking.c finds documents for them, prompts.c makes their tokens, flow.c turns events of the engine into the bytes of a reply (reply.c
  * has their JSON), and serve.c keeps all of it: limits of time, clients that have gone, the end.
  *
  * Threads: the functions at the top may be called from any thread. A flow is touched by four: the
@@ -130,6 +130,13 @@ struct tsri_serve {
 
 /* The prompt of a request, with the server's documents where it has some. */
 TSR_MUST bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no);
+
+/* ---- seeking.c ---- */
+
+struct tsri_passages;
+/* Passages for the last question of a request, best first; none is no error. */
+TSR_MUST int tsri_seek_passages(const struct tsri_serve *s, const struct tsri_api_request *q,
+                                struct tsri_passages *found);
 
 /* ---- preparing.c ---- */
 

@@ -77,6 +77,13 @@ TEST(long_questions_have_a_limit)
     tsri_prose_fini(&t);
 }
 
+TEST(a_subject_is_a_word_that_is_not_common)
+{
+    CHECK(tsri_search_has_subject("What about the ferry?"));
+    CHECK(!tsri_search_has_subject("What about it, and then?"));
+    CHECK(!tsri_search_has_subject(""));
+}
+
 int main(void)
 {
     RUN(text_with_spaces_stays);
@@ -85,6 +92,7 @@ int main(void)
     RUN(a_question_of_common_words_alone_keeps_them);
     RUN(nothing_in_a_question_is_a_query);
     RUN(typographic_marks_separate_words);
+    RUN(a_subject_is_a_word_that_is_not_common);
     RUN(long_questions_have_a_limit);
     return test_end();
 }

@@ -87,6 +87,15 @@ a_question_finds_its_passages_and_names_them() {
     is "$(used)" '[]'
 }
 
+a_chat_that_goes_on_finds_what_its_earlier_question_was_about() {
+    local before='{"role":"user","content":"When does the ferry leave?"},{"role":"assistant","content":"At dawn."}'
+    chat "\"messages\":[$before,{\"role\":\"user\",\"content\":\"How long has it done that?\"}]"
+    answers 200 || return
+    is "$(json 'x["tessera"]["documents"][0]["name"]')" ferry.md || return
+    chat '"messages":[{"role":"user","content":"How long has it done that?"}]'
+    is "$(used)" '[]'
+}
+
 # Every letter is a token here, which takes more of the context than was thought.
 passages_that_do_not_fit_are_left_out() {
     local i
@@ -171,6 +180,7 @@ run documents_of_a_list_and_of_messages_are_the_same_prompt
 run documents_between_separators_are_the_same_prompt
 run a_list_stays_in_its_place_when_the_chat_goes_on
 run a_question_finds_its_passages_and_names_them
+run a_chat_that_goes_on_finds_what_its_earlier_question_was_about
 run a_mode_is_obeyed_and_told
 run passages_that_do_not_fit_are_left_out
 run special_tokens_in_texts_are_letters
