@@ -100,6 +100,15 @@ struct tsri_message {
 TSR_MUST int tsri_dialog_init_messages(struct tsri_dialog *d, const struct tsr_model *model,
                                        const struct tsri_message *messages, uint32_t n);
 
+/* ---- small folders (whole.c) ---- */
+
+struct tsri_search;
+struct tsri_passages;
+/* Every passage of folders with n_bytes of text that are small enough to be in each prompt: 1, in the
+ * order of tsri_search_list(). 0: they are larger, and a question gets what it is about. */
+TSR_MUST int tsri_whole_passages(struct tsri_search *s, const struct tsr_model *model,
+                                 uint64_t n_bytes, struct tsri_passages *out);
+
 /* ---- choosing tokens ---- */
 
 struct tsri_sampler {

@@ -5,10 +5,6 @@
 
 #include <stdlib.h>
 
-/* Folders of at most so many tokens go whole, or half of the model's context if that is less. */
-#define WHOLE_TOKENS 8192u
-/* No text has fewer bytes to a token than this on average: what is larger need not be counted. */
-#define BYTES_PER_TOKEN_MAX 16u
 /* Passages that a later question adds to a conversation. */
 #define LATER_PASSAGES 3u
 
@@ -55,17 +51,20 @@ static int take(void *arg, const struct tsri_passage *p)
 
 static int add_whole(struct tsri_asking *a)
 {
-    struct mark before = mark_of(a);
-    uint32_t context = a->reader.info.context;
-    size_t max = context / 2 < WHOLE_TOKENS ? context / 2 : WHOLE_TOKENS;
-    a->chooses = !a->all && a->folders.stats.n_bytes > (uint64_t)max * BYTES_PER_TOKEN_MAX;
-    if (a->chooses) return 0;
-    int e = tsri_folders_each(&a->folders, take, &a->documents);
-    if (!e) e = add_documents(a, before.n_documents);
-    if (e || a->all || a->dialog.n_tokens - before.n_tokens <= max) return e;
-    a->chooses = true;
-    go_back(a, &before);
-    return 0;
+    size_t first = a->documents.n;
+    struct tsri_passages all = {0};
+    if (a->all) {
+        int e = tsri_folders_each(&a->folders, take, &a->documents);
+        return e ? e : add_documents(a, first);
+    }
+    int n = tsri_whole_passages(a->folders.search, a->reader.model, a->folders.stats.n_bytes, &all);
+    if (n < 0) return tsri_cli_failed();
+    a->chooses = n == 0;
+    int e = 0;
+    for (size_t i = 0; i < all.n && !e; i++)
+        e = tsri_folders_take(&a->documents, &all.items[i]);
+    tsri_passages_fini(&all);
+    return e ? e : add_documents(a, first);
 }
 
 int tsri_choosing_begin(struct tsri_asking *a)

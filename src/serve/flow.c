@@ -300,21 +300,28 @@ static bool refuse_submit(struct tsri_flow *f, int e, struct tsri_refusal *no)
     return tsri_refuse(no, e == TSR_EINVAL ? 400 : 503, NULL, NULL, "%s", tsr_errmsg());
 }
 
+static bool goes_on(const struct tsri_api_request *q)
+{
+    for (uint32_t i = 0; i < q->n_messages; i++)
+        if (strcmp(q->messages[i].role, "assistant") == 0) return true;
+    return false;
+}
+
 /* A chat may go on, and one with answers in it has done so. */
 static enum tsri_keeping keeping_of(const struct tsri_api_request *q)
 {
     if (q->api != TSRI_API_CHAT || q->mode == TSRI_MODE_FAST) return TSRI_KEEP_NOTHING;
-    for (uint32_t i = 0; i < q->n_messages; i++)
-        if (strcmp(q->messages[i].role, "assistant") == 0) return TSRI_KEEP_ALWAYS;
-    return TSRI_KEEP_EXACT;
+    return goes_on(q) ? TSRI_KEEP_ALWAYS : TSRI_KEEP_EXACT;
 }
 
-/* Where a document has several segments, they stay together. */
+/* Where a document has several segments, they stay together. Whole folders come before the first
+ * question, so in a chat that goes on they keep their order: everything up to the question is then
+ * the same prompt in each turn. */
 static bool is_order_free(const struct tsri_flow *f, const struct tsri_dialog *d, uint32_t system)
 {
     const struct tsri_api_request *q = &f->request;
-    bool wanted =
-        q->order == TSRI_ORDER_DEFAULT ? q->n_documents == 0 : q->order == TSRI_ORDER_FREE;
+    bool wanted = q->order == TSRI_ORDER_FREE;
+    if (q->order == TSRI_ORDER_DEFAULT) wanted = q->n_documents == 0 && !(f->whole && goes_on(q));
     return wanted && json_array_size(f->documents) == d->n_segments - system;
 }
 

@@ -1,19 +1,18 @@
 /* prompts.c - from a request to the tokens that the model reads. Documents are segments: those of the
- * request's list come before the first question, those that a search has found before the last one,
- * and those among the messages stay where they are. */
+ * request's list and whole folders come before the first question, those that a search has found
+ * before the last one, and those among the messages stay where they are. */
 #include "serve/serve.h"
-
-#include "search/search.h"
 
 #include <stdio.h>
 
-/* The question that documents come before. Those of a list stand before the first one: in the next
- * turn, with the same list, everything up to there is the same prompt. What a search finds belongs to
- * the last one. */
-static struct tsri_message *question_of(struct tsri_api_request *q)
+/* The question that documents come before. Those of a list and whole folders stand before the first
+ * one: in the next turn everything up to there is the same prompt. What a search finds belongs to the
+ * last one. */
+static struct tsri_message *question_of(struct tsri_flow *f)
 {
+    struct tsri_api_request *q = &f->request;
     struct tsri_message *found = NULL;
-    for (uint32_t i = 0; i < q->n_messages && !(found && q->n_listed); i++)
+    for (uint32_t i = 0; i < q->n_messages && !(found && (q->n_listed || f->whole)); i++)
         if (strcmp(q->messages[i].role, "user") == 0) found = &q->messages[i];
     return found;
 }
@@ -133,10 +132,10 @@ static bool refuse_error(const struct tsri_flow *f, int e, struct tsri_refusal *
 }
 
 /* The prompt with these passages. */
-static int make_with(struct tsri_flow *f, struct tsri_message *m, const struct tsri_passages *found,
-                     struct tsri_dialog *d)
+static int make_with(struct tsri_flow *f, const struct tsri_passages *found, struct tsri_dialog *d)
 {
     struct tsri_api_request *q = &f->request;
+    struct tsri_message *m = question_of(f);
     const struct tsr_model *model = f->serve->desc.model;
     struct tsri_document *all = NULL;
     struct tsri_message before = {0};
@@ -163,28 +162,48 @@ static uint32_t answer_room(const struct tsri_dialog *d)
 }
 
 /* Without passages for the question, there are just none. */
-static bool search(const struct tsri_flow *f, struct tsri_passages *found, struct tsri_refusal *no)
+static bool search(struct tsri_flow *f, struct tsri_passages *found, struct tsri_refusal *no)
 {
+    f->whole = false;
+    tsri_passages_fini(found);
     if (tsri_seek_passages(f->serve, &f->request, found) >= 0) return true;
     return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
 }
 
+/* The server's folders whole, or what the question is about. */
+static bool seek(struct tsri_flow *f, struct tsri_passages *found, struct tsri_refusal *no)
+{
+    int n = tsri_seek_whole(f->serve, found);
+    if (n < 0) return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
+    f->whole = found->n > 0;
+    return f->whole || search(f, found, no);
+}
+
 /* What cannot fit is not searched for. */
-static bool fits_alone(struct tsri_flow *f, struct tsri_message *m, struct tsri_dialog *d,
-                       struct tsri_refusal *no)
+static bool fits_alone(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no)
 {
     const struct tsri_passages none = {0};
     if (f->n_body < f->serve->info.context) return true; /* a token has a byte at least */
-    int e = make_with(f, m, &none, d);
+    int e = make_with(f, &none, d);
     if (e >= 0) tsri_dialog_fini(d);
     return e >= 0 || refuse_error(f, e, no);
+}
+
+/* After a prompt that does not fit. Of folders that are whole: what a search finds. Of what it has
+ * found, which has more tokens than its bytes promised: less of it, the best of it. */
+static bool take_less(struct tsri_flow *f, struct tsri_passages *found, struct tsri_refusal *no)
+{
+    if (f->whole) return search(f, found, no);
+    for (size_t n = found->n / 2; found->n > n;)
+        tsri_passages_drop(found, found->n - 1);
+    return true;
 }
 
 bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_refusal *no)
 {
     struct tsri_api_request *q = &f->request;
     struct tsri_passages found = {0};
-    struct tsri_message *m = question_of(q);
+    const struct tsri_message *m = question_of(f);
     memset(d, 0, sizeof *d);
     if (!name_own(f, no)) return false;
     bool chat = q->api == TSRI_API_CHAT, ok = true;
@@ -193,16 +212,14 @@ bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struct tsri_re
     if (q->n_listed && !m)
         return tsri_refuse(no, 400, NULL, "documents", "documents need a message of the user");
     if (m && chat && f->serve->desc.search && q->search && q->n_documents == 0)
-        ok = fits_alone(f, m, d, no) && search(f, &found, no);
+        ok = fits_alone(f, d, no) && seek(f, &found, no);
     while (ok) {
-        int e = make_with(f, m, &found, d);
+        int e = make_with(f, &found, d);
         bool fits = e >= 0 && d->n_tokens + answer_room(d) <= d->context;
         if (e < 0 && (e != TSR_ERANGE || !found.n)) ok = refuse_error(f, e, no);
         if (!ok || !found.n || fits) break;
-        /* Text of more tokens than its bytes promise: less of it, the best of it. */
         tsri_dialog_fini(d);
-        for (size_t n = found.n / 2; found.n > n;)
-            tsri_passages_drop(&found, found.n - 1);
+        ok = take_less(f, &found, no);
     }
     for (size_t i = 0; i < found.n && ok; i++)
         if (!name_passage(f, &found.items[i])) ok = no_memory(no);

@@ -1,9 +1,8 @@
-/* seeking.c - what a question gets of the server's folders: the passages that it is about. A question
- * that goes on with another one ("How long has she been that?") does not name what it is about, so a
- * question whose words find little is looked for together with those before it. */
+/* seeking.c - what a question gets of the server's folders. Small folders are in every prompt whole, as
+ * in `tessera ask`. Of larger ones a question gets the passages that it is about. A question that goes
+ * on with another one ("How long has she been that?") does not name what it is about, so a question
+ * whose words find little is looked for together with those before it. */
 #include "serve/serve.h"
-
-#include "search/search.h"
 
 #include <stdlib.h>
 
@@ -119,4 +118,23 @@ int tsri_seek_passages(const struct tsri_serve *s, const struct tsri_api_request
     free(query);
     if (e) tsri_passages_fini(found);
     return e;
+}
+
+int tsri_seek_whole(struct tsri_serve *s, struct tsri_passages *found)
+{
+    struct tsri_search_stats now = tsri_search_counts(s->desc.search);
+    memset(found, 0, sizeof *found);
+    pthread_mutex_lock(&s->lock);
+    bool large = s->counted && now.n_bytes == s->large.n_bytes && now.n_files == s->large.n_files &&
+                 now.n_passages == s->large.n_passages;
+    pthread_mutex_unlock(&s->lock);
+    if (large) return 0;
+    int n = tsri_whole_passages(s->desc.search, s->desc.model, now.n_bytes, found);
+    if (n == 0) {
+        pthread_mutex_lock(&s->lock);
+        s->counted = true;
+        s->large = now;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return n;
 }

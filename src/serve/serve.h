@@ -16,12 +16,11 @@
 
 #include "daemon/daemon.h"
 #include "serve/api.h"
+#include "search/search.h"
 #include "serve/saying.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
-
-struct tsri_search;
 
 struct tsri_serve_desc {
     struct tsr_model *model;
@@ -72,6 +71,8 @@ struct tsri_flow {
     uint32_t n_prompt;
     double start_s, full_guess_s;
     json_t *documents; /* of the prompt, as the reply names them */
+    bool searched;     /* the server's folders were looked into for it */
+    bool whole;        /* and are in the prompt whole */
     /* Of the engine's thread: */
     struct tsri_saying said;
     uint32_t n_tokens;
@@ -122,6 +123,8 @@ struct tsri_serve {
     struct tsri_conn *conns;
     uint32_t n_conns;
     uint64_t n_requests, n_refused, n_gone, n_late;
+    struct tsri_search_stats large; /* of folders that were too large to go whole */
+    bool counted;                   /* `large` is known: they are not counted again */
     uint64_t start_ns;
     struct tsri_slow slow; /* answers; has a lock of its own */
 };
@@ -133,10 +136,11 @@ TSR_MUST bool tsri_prompt_make(struct tsri_flow *f, struct tsri_dialog *d, struc
 
 /* ---- seeking.c ---- */
 
-struct tsri_passages;
 /* Passages for the last question of a request, best first; none is no error. */
 TSR_MUST int tsri_seek_passages(const struct tsri_serve *s, const struct tsri_api_request *q,
                                 struct tsri_passages *found);
+/* All passages, in their order, of folders that are small enough to be in every prompt: 1, else 0. */
+TSR_MUST int tsri_seek_whole(struct tsri_serve *s, struct tsri_passages *found);
 
 /* ---- preparing.c ---- */
 

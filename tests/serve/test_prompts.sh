@@ -190,4 +190,40 @@ run documents_without_a_question_are_refused
 run what_does_not_fit_is_refused_with_the_numbers
 run what_is_far_too_long_is_refused_before_it_is_counted
 serve_end
+
+# Both are in the prompt, whatever the question says; the same ones as of ask.
+small_folders_are_in_the_prompt_whole() {
+    mkdir "$tmp/small"
+    { echo 'The tide comes at noon.' && letters 200 c; } >"$tmp/small/tide.md"
+    { echo 'The moon rises late.' && letters 200 d; } >"$tmp/small/moon.md"
+    serve_start "$tmp/server" --docs="$tmp/small" --no-read-ahead || return
+    local first='{"role":"user","content":"Summarize them."}' n
+    chat "\"messages\":[$first]"
+    answers 200 || return
+    is "$(json '[d["name"] for d in x["tessera"]["documents"]]')" "['moon.md', 'tide.md']" || return
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    t ask --model="$model" --threads=1 --max=4 --docs="$tmp/small" --no-store --json 'Summarize them.'
+    is "$(count prompt)" "$n" || return
+    # They stay in their place when the chat goes on.
+    chat "\"messages\":[$first],\"tessera\":{\"mode\":\"exact\"}"
+    stored || return
+    chat "\"messages\":[$first,{\"role\":\"assistant\",\"content\":\"so\"},{\"role\":\"user\",\"content\":\"how\"}],\"tessera\":{\"mode\":\"exact\"}"
+    answers 200 || return
+    is "$(json "x['usage']['prompt_tokens_details']['cached_tokens'] >= $n // 32 * 32")" True || return
+    # Beside a long question they are searched, as larger ones are.
+    chat "\"messages\":[{\"role\":\"user\",\"content\":\"tide $(letters 1400 e)\"}]"
+    answers 200 || return
+    is "$(json '[d["name"] for d in x["tessera"]["documents"]]')" "['tide.md']" || return
+    # One that grows is not small any more.
+    for n in 1 2 3 4; do letters 900 f >"$tmp/small/more$n.md"; done
+    for ((n = 0; n < 1000; n++)); do
+        get /tessera/status
+        [ "$(json 'x["documents"]["files"]')" = 6 ] && break
+        sleep 0.2
+    done
+    chat '"messages":[{"role":"user","content":"When does the moon rise?"}]'
+    is "$(json '[d["name"] for d in x["tessera"]["documents"]]')" "['moon.md']" || return
+    serve_end
+}
+run small_folders_are_in_the_prompt_whole
 test_end

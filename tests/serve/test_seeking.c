@@ -2,7 +2,6 @@
  * that is. */
 #include "serve/serve.h"
 
-#include "search/search.h"
 #include "search/folder_kit.h"
 #include "support/test.h"
 
