@@ -4,6 +4,11 @@
 #include "serve/serve.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+
+/* For the model, where the system prompt wants an answer from the documents alone. Of six wordings, a
+ * small model obeyed this one most often; without any it makes an answer up. */
+#define NOTHING_FOUND "There is no document about this question. Say so."
 
 /* The question that documents come before. Those of a list and whole folders stand before the first
  * one: in the next turn everything up to there is the same prompt. What a search finds belongs to the
@@ -71,10 +76,28 @@ static struct tsri_document *gather(const struct tsri_api_request *q, const stru
 
 /* ---- chat ---- */
 
+static bool has_system(const struct tsri_api_request *q)
+{
+    return strcmp(q->messages[0].role, "system") == 0;
+}
+
+/* The question, after a line that says that no document was found. It stands where documents would,
+ * so the system prompt, and with it the begin of every prompt, stays the same. NULL: no memory. */
+static char *tell_none(const struct tsri_message *m, size_t *bytes)
+{
+    static const char none[] = NOTHING_FOUND "\n\nQuestion: ";
+    char *text = malloc(sizeof none + m->bytes);
+    if (!text) return NULL;
+    memcpy(text, none, sizeof none - 1);
+    memcpy(text + sizeof none - 1, m->text, m->bytes + 1);
+    *bytes = sizeof none - 1 + m->bytes;
+    return text;
+}
+
 static int make_chat(struct tsri_api_request *q, const struct tsr_model *model, bool documents,
                      struct tsri_dialog *d)
 {
-    if (!documents || strcmp(q->messages[0].role, "system") == 0)
+    if (!documents || has_system(q))
         return tsri_dialog_init_messages(d, model, q->messages, q->n_messages);
     /* Documents without a system prompt get the one of `tessera ask`. */
     struct tsri_message *with = tsri_alloc(q->n_messages + 1, sizeof *with);
@@ -139,18 +162,25 @@ static int make_with(struct tsri_flow *f, const struct tsri_passages *found, str
     const struct tsr_model *model = f->serve->desc.model;
     struct tsri_document *all = NULL;
     struct tsri_message before = {0};
+    char *text = NULL;
+    if (m) before = *m;
     if (m && (q->n_listed || found->n)) {
         size_t n;
         all = gather(q, m, found, &n);
         if (!all) return TSR_ENOMEM;
-        before = *m;
         m->documents = all;
         m->n_documents = n;
+    } else if (m && f->searched && !has_system(q)) {
+        text = tell_none(m, &m->bytes);
+        if (!text) return TSR_ENOMEM;
+        m->text = text;
     }
-    int e = q->api == TSRI_API_CHAT ? make_chat(q, model, q->n_documents + found->n > 0, d)
-                                    : make_plain(q, m, model, d);
-    if (all) *m = before;
+    bool documents = q->n_documents + found->n > 0 || f->searched;
+    int e =
+        q->api == TSRI_API_CHAT ? make_chat(q, model, documents, d) : make_plain(q, m, model, d);
+    if (m) *m = before;
     tsri_free(all);
+    free(text);
     if (e < 0) tsri_dialog_fini(d);
     return e;
 }
@@ -173,6 +203,7 @@ static bool search(struct tsri_flow *f, struct tsri_passages *found, struct tsri
 /* The server's folders whole, or what the question is about. */
 static bool seek(struct tsri_flow *f, struct tsri_passages *found, struct tsri_refusal *no)
 {
+    f->searched = true;
     int n = tsri_seek_whole(f->serve, found);
     if (n < 0) return tsri_refuse(no, 503, NULL, NULL, "search: %s", tsr_errmsg());
     f->whole = found->n > 0;

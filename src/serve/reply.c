@@ -43,13 +43,13 @@ static json_t *about(const struct tsri_flow *f)
     const struct tsr_blend_report *r = &f->report;
     double sure = f->has_report ? tsri_trust_sure(r) : NAN, now = 1e-9 * (double)tsri_now_ns();
     return json_pack(
-        "{s:s, s:b, s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:{s:o, s:o, s:o, s:o}, s:O}", "mode",
+        "{s:s, s:b, s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:{s:o, s:o, s:o, s:o}, s:b, s:O}", "mode",
         tsri_mode_name(f->request.mode), "exact", sure >= 1, "sure", number(sure), "trust",
         tsri_trust_words(sure), "tokens", "exact", (json_int_t)(n_known(r) - n_reused(r)), "reused",
         (json_int_t)n_reused(r), "recomputed", (json_int_t)r->n_recomputed, "new",
         (json_int_t)(r->n_new + r->n_filled_reused), "seconds", "queued", number(f->queued_s),
         "first_token", number(f->ttft_s), "full_read_estimate", number(f->full_guess_s), "total",
-        number(now - f->start_s), "documents", f->documents);
+        number(now - f->start_s), "documents_searched", f->searched, "documents", f->documents);
 }
 
 /* ---- logprobs ---- */

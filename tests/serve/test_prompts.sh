@@ -96,6 +96,37 @@ a_chat_that_goes_on_finds_what_its_earlier_question_was_about() {
     is "$(used)" '[]'
 }
 
+the_reply_says_whether_documents_were_searched() {
+    chat '"messages":[{"role":"user","content":"When does the ferry leave?"}]'
+    is "$(json 'x["tessera"]["documents_searched"]')" True || return
+    chat "$hello"
+    is "$(json '[x["tessera"]["documents_searched"], x["tessera"]["documents"]]')" '[True, []]' || return
+    chat "$hello,\"tessera\":{\"search\":false}"
+    is "$(json 'x["tessera"]["documents_searched"]')" False || return
+    chat "$hello,\"documents\":[\"a\"]"
+    is "$(json 'x["tessera"]["documents_searched"]')" False || return
+    post /v1/completions '{"prompt":"When does the ferry leave?","max_tokens":2}'
+    is "$(json 'x["tessera"]["documents_searched"]')" False || return
+    post /v1/chat/completions "{\"stream\":true,\"max_tokens\":2,$hello}"
+    is "$(events 'e[-1]["tessera"]["documents_searched"]')" True
+}
+
+# The system prompt is the one that is used with documents, and the model is told that there are none.
+where_no_document_is_found_the_model_is_told_so() {
+    local system='You answer questions about the documents that the user gives you. Answer briefly, and only from the documents.' n own
+    chat "$hello"
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    chat "\"tessera\":{\"search\":false},\"messages\":[{\"role\":\"system\",\"content\":\"$system\"},{\"role\":\"user\",\"content\":\"There is no document about this question. Say so.\n\nQuestion: why\"}]"
+    # Ours is part of the template's text, where a token may join both.
+    is "$(json "abs(x['usage']['prompt_tokens'] - $n) <= 1")" True || return
+    # Who brings a system prompt says there what is wanted.
+    own='"messages":[{"role":"system","content":"s"},{"role":"user","content":"why"}]'
+    chat "$own"
+    n=$(json 'x["usage"]["prompt_tokens"]')
+    chat "$own,\"tessera\":{\"search\":false}"
+    is "$(json 'x["usage"]["prompt_tokens"]')" "$n"
+}
+
 # Every letter is a token here, which takes more of the context than was thought.
 passages_that_do_not_fit_are_left_out() {
     local i
@@ -181,6 +212,8 @@ run documents_between_separators_are_the_same_prompt
 run a_list_stays_in_its_place_when_the_chat_goes_on
 run a_question_finds_its_passages_and_names_them
 run a_chat_that_goes_on_finds_what_its_earlier_question_was_about
+run the_reply_says_whether_documents_were_searched
+run where_no_document_is_found_the_model_is_told_so
 run a_mode_is_obeyed_and_told
 run passages_that_do_not_fit_are_left_out
 run special_tokens_in_texts_are_letters
