@@ -174,6 +174,8 @@ bool tsri_separators_seen(const struct tsri_separators *s, const uint32_t *token
 
 /* ---- parts.c ---- */
 
+/* The separator without blanks around it, as texts are searched for it; all blanks: as it is. */
+const char *tsri_separator_core(const char *separator, size_t *bytes);
 TSR_MUST int tsri_text_split(const char *text, size_t bytes, const char *separator,
                              struct tsr_text_part *parts, uint32_t parts_max);
 

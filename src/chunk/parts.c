@@ -8,8 +8,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* The separator without blanks around it; all blanks: as it is. */
-static const char *core_of(const char *separator, size_t *bytes)
+const char *tsri_separator_core(const char *separator, size_t *bytes)
 {
     const char *core = separator;
     size_t n = strlen(separator);
@@ -32,7 +31,7 @@ int tsri_text_split(const char *text, size_t bytes, const char *separator,
                     struct tsr_text_part *parts, uint32_t parts_max)
 {
     size_t n_core, begin = 0;
-    const char *core = core_of(separator, &n_core);
+    const char *core = tsri_separator_core(separator, &n_core);
     uint32_t n = 0;
     if (!n_core) return tsri_fail(TSR_EINVAL, "prompt: the separator is empty");
     for (;;) {

@@ -66,8 +66,8 @@
       "/v1/completions, /v1/models). Prints the address of its page, with a token of this run, and the\n" \
       "file with the API key. With --docs, passages that fit the question come before it, and the answer names\n" \
       "them. The documents are indexed and then read ahead in the background; changes are noticed.\n" \
-      "With the option chunked (--enable-chunk-cache), a message may hold a system prompt, documents\n" \
-      "and a question, cut at the option separator (## by default).\n" \
+      "With the option chunked (--enable-chunk-cache), the last message may hold a text, documents and a\n" \
+      "question, cut at the option separator (## by default).\n" \
       "Ctrl-C or SIGTERM ends it: answers that are being written are finished.\n" \
       "  --docs=DIR       answer from the files in a folder and its subfolders; repeat it for more\n" \
       "  --port=N         port to listen at (default: 7465); 0: any that is free\n" \

@@ -107,10 +107,8 @@ static bool has_text(const char *text)
     return text[strspn(text, " \t\r\n\f\v")] != 0;
 }
 
-/* A text in a string of the body. In place: the string is ours, and nobody asks the parser for it
- * again. What follows the text is overwritten by a zero. */
-static bool add_text(struct tsri_api_request *q, const char *text, size_t bytes, const char *name,
-                     const char *param, struct tsri_refusal *no)
+bool tsri_api_add_text(struct tsri_api_request *q, const char *text, size_t bytes, const char *name,
+                       const char *param, struct tsri_refusal *no)
 {
     char *own = (char *)(uintptr_t)text;
     if (q->n_documents == TSRI_DOCUMENTS_MAX) return bad(no, param, "too many documents");
@@ -137,7 +135,7 @@ static bool add_document(struct tsri_api_request *q, const json_t *v, const char
     if (!name || strpbrk(name, "\r\n")) name = "";
     if (strlen(name) > TSRI_API_NAME_BYTES_MAX)
         return bad(no, param, "the name of a document is too long");
-    return add_text(q, text, strlen(text), name, param, no);
+    return tsri_api_add_text(q, text, strlen(text), name, param, no);
 }
 
 static bool read_documents(struct tsri_api_request *q, struct tsri_refusal *no)
@@ -201,15 +199,15 @@ static size_t text_bytes(const json_t *parts)
     return n;
 }
 
-/* What was joined becomes the message's text. Held by the body, so that it lives as long: jansson has
- * no other place for bytes of ours. */
-static bool hold(struct tsri_api_request *q, struct content *c, struct tsri_refusal *no)
+/* Held by the body, so that it lives as long: jansson has no other place for bytes of ours. */
+bool tsri_api_hold(struct tsri_api_request *q, struct tsri_message *m, const char *text,
+                   size_t bytes, struct tsri_refusal *no)
 {
-    json_t *held = json_stringn_nocheck(c->joined, c->n_joined);
+    json_t *held = json_stringn_nocheck(text, bytes);
     bool kept = held && json_array_append_new(json_object_get(q->body, "\x01texts"), held) == 0;
     if (!kept) return tsri_refuse(no, 503, NULL, NULL, "no memory");
-    c->message->text = json_string_value(held);
-    c->message->bytes = c->n_joined;
+    m->text = json_string_value(held);
+    m->bytes = bytes;
     return true;
 }
 
@@ -236,7 +234,7 @@ static bool read_parts(struct tsri_api_request *q, struct content *c, struct tsr
                                type);
         }
     }
-    return hold(q, c, no);
+    return tsri_api_hold(q, c->message, c->joined, c->n_joined, no);
 }
 
 static bool read_content(struct tsri_api_request *q, struct content *c, struct tsri_refusal *no)
@@ -258,80 +256,6 @@ static bool read_content(struct tsri_api_request *q, struct content *c, struct t
     return ok;
 }
 
-/* ---- separators ---- */
-
-/* What comes before the documents and cannot be the system prompt goes before the question. */
-static bool join_question(struct tsri_api_request *q, struct tsri_message *m, const char *before,
-                          size_t bytes, struct tsri_refusal *no)
-{
-    struct content c = {.message = m, .joined = malloc(bytes + m->bytes + 3)};
-    if (!c.joined) return tsri_refuse(no, 503, NULL, NULL, "no memory");
-    memcpy(c.joined, before, bytes);
-    memcpy(c.joined + bytes, "\n\n", 2);
-    memcpy(c.joined + bytes + 2, m->text, m->bytes + 1);
-    c.n_joined = bytes + 2 + m->bytes;
-    bool ok = hold(q, &c, no);
-    free(c.joined);
-    return ok;
-}
-
-/* As tsr_text_split() looks for it: blanks around it do not count. */
-static bool has_separator(const char *text, const char *separator)
-{
-    static const char blanks[] = " \t\r\n";
-    const char *core = separator + strspn(separator, blanks);
-    size_t n = strlen(core);
-    while (n && strchr(blanks, core[n - 1]))
-        n--;
-    if (!*separator) return false;
-    return n ? memmem(text, strlen(text), core, n) != NULL : strstr(text, separator) != NULL;
-}
-
-/* Cuts the last message. There is room for one more before it. Between two parts there is a
- * separator, so that a zero behind one changes no other. */
-static bool cut_text(struct tsri_api_request *q, struct tsr_text_part *parts, const char *param,
-                     struct tsri_refusal *no)
-{
-    struct tsri_message *m = &q->messages[q->n_messages - 1];
-    char *text = (char *)(uintptr_t)m->text;
-    int n = tsr_text_split(text, m->bytes, q->separator, parts, TSRI_DOCUMENTS_MAX + 2);
-    if (n < 0) return bad(no, param, tsr_errmsg());
-    for (int i = 0; i < n; i++) {
-        struct tsr_text_part *p = &parts[i];
-        bool document = i > 0 && i < n - 1;
-        if (document && !add_text(q, text + p->offset, p->bytes, "", param, no)) return false;
-        if (document) continue;
-        p->bytes = tsri_text_tidy(text + p->offset, p->bytes);
-        text[p->offset + p->bytes] = 0;
-    }
-    const char *before = text + parts[0].offset;
-    m->text = text + parts[n - 1].offset;
-    m->bytes = parts[n - 1].bytes;
-    if (q->n_messages > 1) return join_question(q, m, before, parts[0].bytes, no);
-    q->messages[1] = *m;
-    q->messages[0] =
-        (struct tsri_message){.role = "system", .text = before, .bytes = parts[0].bytes};
-    q->n_messages = 2;
-    return true;
-}
-
-/* The last message's documents: those among its parts, and those between separators. */
-static bool finish_message(struct tsri_api_request *q, size_t first, const char *param,
-                           struct tsri_refusal *no)
-{
-    const struct tsri_message *last = &q->messages[q->n_messages - 1];
-    bool ok = true;
-    if (strcmp(last->role, "user") == 0 && has_separator(last->text, q->separator)) {
-        struct tsr_text_part *parts = tsri_alloc(TSRI_DOCUMENTS_MAX + 2, sizeof *parts);
-        ok = parts ? cut_text(q, parts, param, no) : tsri_refuse(no, 503, NULL, NULL, "no memory");
-        tsri_free(parts);
-    }
-    struct tsri_message *m = &q->messages[q->n_messages - 1];
-    m->documents = q->documents + first;
-    m->n_documents = q->n_documents - first;
-    return ok;
-}
-
 static const char *role_of(const char *role)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
@@ -350,7 +274,7 @@ static bool read_messages(struct tsri_api_request *q, struct tsri_refusal *no)
         return bad(no, "messages", "must be a list with at least one message");
     if (json_array_size(list) > TSRI_API_MESSAGES_MAX)
         return bad(no, "messages", "too many messages");
-    q->messages = tsri_alloc(json_array_size(list) + 1, sizeof *q->messages);
+    q->messages = tsri_alloc(json_array_size(list), sizeof *q->messages);
     if (!q->messages) return tsri_refuse(no, 503, NULL, NULL, "no memory");
     json_array_foreach((json_t *)(uintptr_t)list, i, v)
     {
@@ -363,9 +287,11 @@ static bool read_messages(struct tsri_api_request *q, struct tsri_refusal *no)
                                "role %.40s: must be system, developer, user or assistant", role);
         struct content c = {.value = member(v, "content"), .message = m};
         size_t first = q->n_documents;
-        if (!read_content(q, &c, no) || !finish_message(q, first, "messages", no)) return false;
+        if (!read_content(q, &c, no)) return false;
+        m->documents = q->documents + first;
+        m->n_documents = q->n_documents - first;
     }
-    return true;
+    return tsri_api_cut(q, no);
 }
 
 /* ---- prompts ---- */
@@ -404,7 +330,7 @@ static bool read_prompt(struct tsri_api_request *q, struct tsri_refusal *no)
     q->messages[0] = (struct tsri_message){
         .role = "user", .text = json_string_value(v), .bytes = json_string_length(v)};
     q->n_messages = 1;
-    return finish_message(q, q->n_documents, "prompt", no);
+    return tsri_api_cut(q, no);
 }
 
 /* ---- how to answer ---- */

@@ -42,8 +42,8 @@ struct tsri_api_request {
     json_t *body;          /* holds the strings below */
     const char *model;     /* NULL: not named */
     const char *separator; /* of documents in a text of the user; "": none */
-    /* Chat: messages. Completions: one of the role "user", after one of the role "system" if the
-     * text before its first separator is that. */
+    /* Chat: messages. Completions: one of the role "user", which documents may come before; of a
+     * prompt that was cut, one of the role "system" has the text before the documents. */
     struct tsri_message *messages;
     uint32_t n_messages;
     struct tsri_document *documents; /* of the list, then of the messages */
@@ -69,11 +69,23 @@ struct tsri_api_request {
     uint64_t seed;
 };
 
-/* Where separator is not "", a text of the user that has it is cut as tsr_text_split() does: what
- * comes before the documents is the system prompt, or belongs to the question if there is one. */
+/* Where separator is not "", the last text of the user may have documents, see tsri_api_cut(). */
 TSR_MUST bool tsri_api_parse(struct tsri_api_request *q, enum tsri_api api, const char *body,
                              size_t bytes, const char *separator, struct tsri_refusal *no);
 void tsri_api_fini(struct tsri_api_request *q);
+/* ---- cutting.c ---- */
+
+/* Cuts documents out of the last text of the user, where separators are in it. Text without documents,
+ * or with an empty one, stays as it is. */
+TSR_MUST bool tsri_api_cut(struct tsri_api_request *q, struct tsri_refusal *no);
+/* api.c, for it. A document that is a part of a string of the body. In place: the string is ours, and
+ * nobody asks the parser for it again. What follows the text is overwritten by a zero. */
+TSR_MUST bool tsri_api_add_text(struct tsri_api_request *q, const char *text, size_t bytes,
+                                const char *name, const char *param, struct tsri_refusal *no);
+/* A copy becomes the text of a message. */
+TSR_MUST bool tsri_api_hold(struct tsri_api_request *q, struct tsri_message *m, const char *text,
+                            size_t bytes, struct tsri_refusal *no);
+
 /* "auto", "exact", "fast". */
 const char *tsri_mode_name(enum tsri_mode mode);
 

@@ -6,11 +6,10 @@
 static struct tsri_api_request q;
 static struct tsri_refusal no;
 
-static const char *separator = "";
 static bool parse(enum tsri_api api, const char *body)
 {
     tsri_api_fini(&q);
-    return tsri_api_parse(&q, api, body, strlen(body), separator, &no);
+    return tsri_api_parse(&q, api, body, strlen(body), "", &no);
 }
 
 static bool chat(const char *rest)
@@ -240,94 +239,6 @@ TEST(errors_have_the_form_of_openai)
     json_decref(v);
 }
 
-static void check_document(size_t i, const char *text)
-{
-    CHECK_STR(q.documents[i].text, text);
-    CHECK_INT(q.documents[i].bytes, strlen(text));
-    CHECK_STR(q.documents[i].name, "");
-}
-
-TEST(a_text_of_the_user_is_cut_at_separators)
-{
-    separator = "##";
-    CHECK(parse(TSRI_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":"
-                               "\"Be brief. ## One.## Two. ##Why?\"}]}"));
-    CHECK_INT(q.n_messages, 2);
-    CHECK_STR(q.messages[0].role, "system");
-    CHECK_STR(q.messages[0].text, "Be brief.");
-    CHECK_STR(q.messages[1].role, "user");
-    CHECK_STR(q.messages[1].text, "Why?");
-    CHECK_INT(q.messages[1].bytes, 4);
-    CHECK_INT(q.messages[1].n_documents, 2);
-    CHECK(q.messages[1].documents == q.documents);
-    check_document(0, "One.");
-    check_document(1, "Two.");
-    CHECK(parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"S##One.##Why?\"}"));
-    CHECK_INT(q.n_messages, 2);
-    CHECK_STR(q.messages[0].text, "S");
-    CHECK_STR(q.messages[1].text, "Why?");
-    CHECK_INT(q.messages[1].n_documents, 1);
-    separator = "";
-    CHECK(parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"S##One.##Why?\"}"));
-    CHECK_STR(q.messages[0].text, "S##One.##Why?");
-    CHECK_INT(q.n_documents, 0);
-}
-
-TEST(with_a_system_prompt_what_comes_first_belongs_to_the_question)
-{
-    separator = "##";
-    CHECK(parse(TSRI_API_CHAT,
-                "{\"documents\":[\"Zero.\"],\"messages\":["
-                "{\"role\":\"system\",\"content\":\"a##b\"},"
-                "{\"role\":\"user\",\"content\":\"Read: ## One. ## Why?\"},"
-                "{\"role\":\"assistant\",\"content\":\"## So.\"},"
-                "{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"text\":\"Two.\"},"
-                "{\"type\":\"text\",\"text\":\"And ## Three. ## what?\"}]}]}"));
-    separator = "";
-    CHECK_INT(q.n_messages, 4);
-    CHECK_STR(q.messages[0].text, "a##b");
-    CHECK_STR(q.messages[1].text, "Read:\n\nWhy?");
-    CHECK_INT(q.messages[1].bytes, 11);
-    CHECK_STR(q.messages[2].text, "## So.");
-    CHECK_STR(q.messages[3].text, "And\n\nwhat?");
-    CHECK_INT(q.n_listed, 1);
-    CHECK_INT(q.messages[1].n_documents, 1);
-    CHECK_INT(q.messages[3].n_documents, 2);
-    CHECK(q.messages[1].documents == q.documents + 1 && q.messages[3].documents == q.documents + 2);
-    check_document(1, "One.");
-    check_document(2, "Two.");
-    check_document(3, "Three.");
-}
-
-TEST(blanks_around_a_separator_do_not_count)
-{
-    separator = " # # ";
-    CHECK(parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"S# #One.\\n# #\\nWhy?\"}"));
-    CHECK_INT(q.n_messages, 2);
-    CHECK_STR(q.messages[1].text, "Why?");
-    CHECK_INT(q.n_documents, 1);
-    check_document(0, "One.");
-    separator = "\n\n";
-    CHECK(parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"S\\n\\nOne.\\n\\nWhy?\"}"));
-    CHECK_INT(q.n_documents, 1);
-    CHECK(parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"One\\nquestion\"}"));
-    CHECK_INT(q.n_documents, 0);
-    separator = "";
-}
-
-TEST(a_malformed_text_is_refused_with_the_byte)
-{
-    separator = "##";
-    CHECK(!parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"S## ##Why?\"}"));
-    CHECK_INT(no.status, 400);
-    CHECK_STR(no.param, "prompt");
-    CHECK(strstr(no.message, "byte") != NULL);
-    CHECK(!parse(TSRI_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"S##One.##\"}]}"));
-    CHECK_STR(no.param, "messages");
-    CHECK(!parse(TSRI_API_COMPLETIONS, "{\"prompt\":\"S##\\n\\n##Why?\"}"));
-    separator = "";
-}
-
 int main(void)
 {
     RUN(a_request_has_defaults);
@@ -339,10 +250,6 @@ int main(void)
     RUN(documents_have_short_names);
     RUN(a_body_has_a_limit_of_values);
     RUN(a_prompt_is_text_or_tokens);
-    RUN(a_text_of_the_user_is_cut_at_separators);
-    RUN(with_a_system_prompt_what_comes_first_belongs_to_the_question);
-    RUN(blanks_around_a_separator_do_not_count);
-    RUN(a_malformed_text_is_refused_with_the_byte);
     RUN(what_is_no_json_is_told_with_its_place);
     RUN(errors_have_the_form_of_openai);
     tsri_api_fini(&q);

@@ -34,7 +34,7 @@ documents_of_a_list_and_of_messages_are_the_same_prompt() {
 documents_between_separators_are_the_same_prompt() {
     local c d n
     c=$(letters 300 c) d=$(letters 300 d)
-    chat "\"messages\":[{\"role\":\"system\",\"content\":\"Be kind.\"},{\"role\":\"user\",\"content\":\"why\"}],\"documents\":[$(text 300 c),$(text 300 d)]"
+    chat "\"messages\":[{\"role\":\"user\",\"content\":\"Be kind.\n\nwhy\"}],\"documents\":[$(text 300 c),$(text 300 d)]"
     answers 200 || return
     n=$(json 'x["usage"]["prompt_tokens"]')
     chat "\"messages\":[{\"role\":\"user\",\"content\":\"Be kind.@@${c}@@${d}@@why\"}]"
@@ -50,8 +50,10 @@ documents_between_separators_are_the_same_prompt() {
     answers 200 || return
     is "$(json 'len(x["tessera"]["documents"])')" 2 || return
     [ "$(json 'x["usage"]["prompt_tokens"]')" -lt "$n" ] || fail "$out" || return
-    chat '"messages":[{"role":"user","content":"Be kind.@@ @@why"}]'
-    refuses 400 messages byte
+    # What has no documents is text, also in an earlier turn.
+    chat '"messages":[{"role":"user","content":"Be kind.@@ @@why"},{"role":"assistant","content":"so"},{"role":"user","content":"@@how"}]'
+    answers 200 || return
+    is "$(used)" '[]'
 }
 
 # Until nothing waits to be stored.
