@@ -413,14 +413,16 @@ static bool read_order(struct tsri_api_request *q, const json_t *v, struct tsri_
 }
 
 /* Our own member: {"mode": "exact" | "auto" | "fast", "order": "free" | "given", "search": false,
- * "cache": false}. Without the cache every answer is exact. */
+ * "cache": false, "progress": true}. Without the cache every answer is exact. */
 static bool read_tessera(struct tsri_api_request *q, struct tsri_refusal *no)
 {
     const json_t *v = member(q->body, "tessera");
     if (!v) return true;
     if (!json_is_object(v)) return bad(no, "tessera", "must be an object");
     bool cache = true;
-    if (!read_flag(v, "search", &q->search, no) || !read_flag(v, "cache", &cache, no)) return false;
+    if (!read_flag(v, "search", &q->search, no) || !read_flag(v, "cache", &cache, no) ||
+        !read_flag(v, "progress", &q->progress, no))
+        return false;
     if (!read_order(q, v, no)) return false;
     q->fresh = !cache;
     if (q->fresh) q->mode = TSRI_MODE_EXACT;

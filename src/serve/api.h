@@ -57,6 +57,7 @@ struct tsri_api_request {
     bool logprobs, stream, include_usage, has_seed;
     bool ignore_end; /* ignore_eos, as vLLM and llama-server name it: as long as max_tokens */
     bool fresh;      /* tessera.cache is false: nothing comes from the cache */
+    bool progress;   /* tessera.progress: a stream tells how much of the prompt is read */
     bool search;     /* tessera.search, true unless it is false: look into the server's documents */
     enum tsri_order {
         TSRI_ORDER_DEFAULT = 0, /* free for what a search finds, given for the request's own */

@@ -311,6 +311,7 @@ static void learn_some(struct tsri_engine *e, struct tsri_task *t)
     if (t->n_learned > before && t->desc.event) {
         struct tsri_job_event event = {.kind = TSRI_EVENT_LEARN,
                                        .job = t->id,
+                                       .report = &t->report,
                                        .logprob = NAN,
                                        .n_done = t->n_learned,
                                        .n_total = t->desc.n_segments};

@@ -67,10 +67,11 @@ struct tsri_job_desc {
     uint32_t system;                  /* likewise */
     uint32_t max_tokens;              /* of the answer, at least 1; less if the context ends */
     enum tsri_mode mode;
-    uint32_t n_top;  /* likely tokens beside the chosen one; up to TSRI_ENGINE_TOP_MAX */
-    bool logprobs;   /* of the chosen tokens; implied by n_top */
-    bool ignore_end; /* the token that ends an answer is one like others */
-    bool free_order; /* segments after the system prompt may change places; modes AUTO and FAST */
+    uint32_t n_top;    /* likely tokens beside the chosen one; up to TSRI_ENGINE_TOP_MAX */
+    bool logprobs;     /* of the chosen tokens; implied by n_top */
+    bool tells_pieces; /* TSRI_EVENT_PIECE is wanted */
+    bool ignore_end;   /* the token that ends an answer is one like others */
+    bool free_order;   /* segments after the system prompt may change places; modes AUTO and FAST */
     enum tsri_keeping keeps;
     bool fresh;         /* mode EXACT: nothing comes from the cache, and nothing goes into it */
     double temperature; /* 0: always the most likely token */
@@ -85,8 +86,11 @@ struct tsri_job_desc {
 enum tsri_event_kind {
     TSRI_EVENT_READ = 1, /* the prompt is read, the first token follows: report */
     TSRI_EVENT_TOKEN,    /* token, logprob, top */
-    TSRI_EVENT_LEARN,    /* mode LEARN: n_done of n_total documents are stored */
-    TSRI_EVENT_END       /* the last one: why, err, text */
+    TSRI_EVENT_LEARN, /* mode LEARN: n_done of n_total documents are stored; report of the last */
+    TSRI_EVENT_END,   /* the last one: why, err, text */
+    /* Before READ, the first time when it is known what is cached: n_done of n_total tokens of the
+     * prompt are cached or computed. A guess: what is computed twice counts once. */
+    TSRI_EVENT_PIECE
 };
 
 enum tsri_end {

@@ -13,6 +13,8 @@
 
 #define OUT_BYTES_MAX ((size_t)64 << 20) /* of a client that does not read */
 #define QUIET_NS (10 * (uint64_t)1000000000)
+#define PROGRESS_NS (900 * (uint64_t)1000000) /* about a second, as flows are watched */
+#define PROGRESS_PART 0.05 /* of what is to be read, before its speed says when it ends */
 
 static double now_s(void)
 {
@@ -45,6 +47,7 @@ void tsri_flow_free(struct tsri_flow *f)
     json_decref(f->logprobs);
     tsri_saying_fini(&f->said);
     tsri_api_fini(&f->request);
+    free(f->progress);
     free(f->body);
     free(f->out);
     tsri_free(f);
@@ -149,6 +152,47 @@ static void fail(struct tsri_flow *f, const struct tsri_refusal *no)
         hand_over(f, tsri_reply_refusal(no), no->status, true);
 }
 
+/* ---- progress ---- */
+
+/* Of the rest of the prompt: as fast as the part before, or as a full read was. */
+static double seconds_left(const struct tsri_flow *f, uint64_t now_ns)
+{
+    double left = (double)(f->n_prompt - f->n_there), done = (double)(f->n_there - f->n_cached);
+    if (!f->read_ns) return NAN;
+    double since_s = 1e-9 * (double)(now_ns - f->there_ns);
+    double s = done >= PROGRESS_PART * (left + done)
+                   ? left / done * 1e-9 * (double)(f->there_ns - f->read_ns) - since_s
+                   : f->full_guess_s * left / f->n_prompt - since_s;
+    return s < 0 ? 0 : s;
+}
+
+/* With the lock held. To a client that has taken what was there: nothing piles up. */
+static void tell_progress(struct tsri_flow *f, uint64_t now_ns)
+{
+    if (!f->progress || !f->reading || f->n_out > 0) return;
+    size_t room = strlen(f->progress) + 128;
+    char *out = tsri_make_room(f->out, &f->out_room, room, 1);
+    if (!out) return;
+    f->out = out;
+    f->n_out = tsri_reply_progress(f, seconds_left(f, now_ns), f->out, room);
+    f->told_ns = f->chunk_ns = now_ns;
+    if (f->suspended && f->ready) tsri_web_resume(f);
+}
+
+static void on_piece(struct tsri_flow *f, const struct tsri_job_event *e)
+{
+    pthread_mutex_lock(&f->serve->lock);
+    if (!f->read_ns) {
+        f->read_ns = tsri_now_ns();
+        f->n_cached = e->n_done;
+    }
+    if (e->n_done > f->n_there || !f->there_ns) {
+        f->n_there = e->n_done;
+        f->there_ns = tsri_now_ns();
+    }
+    pthread_mutex_unlock(&f->serve->lock);
+}
+
 /* ---- events ---- */
 
 /* The logprobs of tokens whose text ends at `n` bytes or before; the others stay. */
@@ -202,6 +246,9 @@ static void finish(struct tsri_flow *f, const char *why)
 
 static void on_read(struct tsri_flow *f, const struct tsri_job_event *e)
 {
+    pthread_mutex_lock(&f->serve->lock);
+    f->reading = false;
+    pthread_mutex_unlock(&f->serve->lock);
     f->report = *e->report;
     f->has_report = true;
     f->queued_s = e->queued_s;
@@ -283,6 +330,7 @@ static void on_end(struct tsri_flow *f, const struct tsri_job_event *e)
 
 static void on_event(void *arg, const struct tsri_job_event *e)
 {
+    if (e->kind == TSRI_EVENT_PIECE) on_piece(arg, e);
     if (e->kind == TSRI_EVENT_READ) on_read(arg, e);
     if (e->kind == TSRI_EVENT_TOKEN) on_token(arg, e);
     if (e->kind == TSRI_EVENT_END) on_end(arg, e);
@@ -342,6 +390,7 @@ static struct tsri_job_desc job_of(struct tsri_flow *f, const struct tsri_dialog
         .max_tokens = max < left ? max : left,
         .mode = q->mode,
         .keeps = keeping_of(q),
+        .tells_pieces = f->progress != NULL,
         .ignore_end = q->ignore_end,
         .fresh = q->fresh,
         .n_top = q->n_top,
@@ -375,11 +424,13 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
                            f->request.model, s->desc.model_name);
     if (!tsri_prompt_make(f, &d, no)) return false;
     f->n_prompt = (uint32_t)d.n_tokens;
+    f->reading = true;
     f->full_guess_s = s->desc.speed_path
                           ? tsri_speed_guess(s->desc.speed_path, s->info.device, f->n_prompt)
                           : NAN;
     f->said.stops = f->request.stops;
     f->said.n_stops = f->request.n_stops;
+    if (f->request.progress && f->request.stream) f->progress = tsri_reply_progress_begin(f);
     struct tsri_job_desc job = job_of(f, &d);
     pthread_mutex_lock(&s->lock);
     stops = s->draining;
@@ -392,6 +443,8 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
     s->flows = f;
     s->n_flows++;
     s->n_requests++;
+    /* A flow that is refused after all is freed with these bytes. */
+    tell_progress(f, f->told_ns);
     pthread_mutex_unlock(&s->lock);
     uint64_t number = 0;
     int e = stops ? TSR_EBUSY : tsri_engine_submit(s->engine, &job, &number);
@@ -413,6 +466,7 @@ bool tsri_flow_watch(struct tsri_flow *f, uint64_t now_ns)
 {
     static const char quiet[] = ": reading\n\n";
     if (f->done || !f->engine_has) return false;
+    if (now_ns - f->chunk_ns > PROGRESS_NS) tell_progress(f, now_ns);
     if (f->request.stream && now_ns - f->told_ns > QUIET_NS) {
         char *more = tsri_make_room(f->out, &f->out_room, f->n_out + sizeof quiet, 1);
         if (more) {

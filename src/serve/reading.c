@@ -4,6 +4,9 @@
 #include "blend/blend.h"
 #include "serve/task.h"
 
+#include <math.h>
+
+#define PIECE_NS 200000000u /* between two events about pieces */
 /* Lower tiers may keep a layer waiting for so long; running answers wait with it. */
 #define TIER_WAIT_MS 1000u
 
@@ -106,6 +109,7 @@ static int begin(struct tsri_engine *e, struct tsri_task *t)
     t->ask = learns ? short_ask(e, t) : ask_of(e, t);
     t->in_step = false;
     t->result = 0;
+    t->n_row_layers = t->told_ns = 0;
     return tsr_blend_start(&t->run, e->blend, &t->ask, NULL);
 }
 
@@ -120,7 +124,31 @@ static int advance(struct tsri_task *t)
     t->result = tsri_blend_step(t->session, &t->step);
     if (t->result > 0) return 1;
     t->in_step = false;
+    if (t->step.kind == TSR_STEP_BEGIN) t->n_rows = t->step.pass.n_rows;
+    if (t->step.kind == TSR_STEP_NARROW) t->n_rows = t->step.n_keep;
+    if (t->step.kind == TSR_STEP_LAYER) t->n_row_layers += t->n_rows;
     return 1;
+}
+
+static void tell_piece(const struct tsri_engine *e, struct tsri_task *t)
+{
+    uint64_t now_ns = tsri_now_ns();
+    if (!t->desc.tells_pieces || now_ns - t->told_ns < PIECE_NS) return;
+    if (!t->told_ns) {
+        const uint8_t *states = tsr_blend_states(t->run);
+        t->n_known = 0;
+        for (uint32_t i = 0; i < t->desc.n_tokens; i++)
+            t->n_known += states[i] != TSR_TOKEN_NEW;
+    }
+    uint64_t n = t->n_known + t->n_row_layers / e->info.n_layers;
+    struct tsri_job_event event = {.kind = TSRI_EVENT_PIECE,
+                                   .job = t->id,
+                                   .logprob = NAN,
+                                   .n_done =
+                                       (uint32_t)(n < t->desc.n_tokens ? n : t->desc.n_tokens),
+                                   .n_total = t->desc.n_tokens};
+    t->told_ns = now_ns;
+    t->desc.event(t->desc.arg, &event);
 }
 
 static void finish(struct tsri_task *t, float *logits)
@@ -153,6 +181,7 @@ int tsri_reading_piece(struct tsri_engine *e, struct tsri_task *t)
 {
     int r = t->run ? 0 : begin(e, t);
     if (!r) r = advance(t);
+    if (r > 0) tell_piece(e, t);
     if (r) return r;
     if (t->ask.flags & TSR_ASK_LOOK) return order(t);
     finish(t, e->logits);

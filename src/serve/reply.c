@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PROGRESS_NAMES_MAX 64u
+
 static json_t *number(double x)
 {
     return isfinite(x) ? json_real(round(x * 1e6) / 1e6) : json_null();
@@ -194,6 +196,45 @@ char *tsri_reply_chunk(const struct tsri_flow *f, const char *text, json_t *logp
     if (f->request.include_usage) json_object_set_new(v, "usage", json_null());
     if (why && !f->request.include_usage) json_object_set_new(v, "tessera", about(f));
     return as_event(v);
+}
+
+/* Each name once. */
+static json_t *names_of(const struct tsri_flow *f)
+{
+    json_t *names = json_array(), *seen = json_object(), *row;
+    size_t i;
+    json_array_foreach(f->documents, i, row)
+    {
+        json_t *name = json_object_get(row, "name");
+        const char *key = json_string_value(name);
+        if (json_object_get(seen, key)) continue;
+        if (json_array_size(names) == PROGRESS_NAMES_MAX) break;
+        json_object_set_new(seen, key, json_true());
+        json_array_append(names, name);
+    }
+    json_decref(seen);
+    return names;
+}
+
+char *tsri_reply_progress_begin(const struct tsri_flow *f)
+{
+    json_t *v = head(f, chunk_object(f));
+    json_object_set_new(v, "choices", json_array());
+    if (f->request.include_usage) json_object_set_new(v, "usage", json_null());
+    json_object_set_new(v, "tessera", json_pack("{s:{s:o}}", "progress", "documents", names_of(f)));
+    char *text = text_of(v);
+    if (text) text[strlen(text) - strlen("}}}")] = 0;
+    return text;
+}
+
+size_t tsri_reply_progress(const struct tsri_flow *f, double seconds_left, char *to, size_t bytes)
+{
+    char left[32] = "null";
+    if (isfinite(seconds_left)) snprintf(left, sizeof left, "%.1f", seconds_left);
+    int n =
+        snprintf(to, bytes, "data: %s,\"tokens_read\":%u,\"tokens\":%u,\"seconds_left\":%s}}}\n\n",
+                 f->progress, f->n_there, f->n_prompt, left);
+    return n > 0 && (size_t)n < bytes ? (size_t)n : 0;
 }
 
 char *tsri_reply_usage(const struct tsri_flow *f)

@@ -80,7 +80,12 @@ struct tsri_flow {
     struct tsr_blend_report report;
     bool has_report, over; /* over: the reply is complete */
     double queued_s, ttft_s;
+    char *progress; /* a chunk about progress without its numbers; NULL: none is wanted */
     /* Under lock: */
+    bool reading;                      /* the prompt is being read, or waits for that */
+    uint32_t n_there, n_cached;        /* of its tokens: read; and when it began */
+    uint64_t read_ns, there_ns;        /* when reading began, 0: not yet; and when n_there grew */
+    uint64_t chunk_ns;                 /* when progress was last told */
     struct MHD_Connection *connection; /* NULL: it is gone */
     int fd;
     bool suspended, done, late, engine_has;
@@ -177,6 +182,10 @@ char *tsri_reply_refusal(const struct tsri_refusal *no);
 /* Chunks of a stream, "data: ...\n\n". text NULL: none; why NULL: it goes on. `logprobs` is taken. */
 char *tsri_reply_chunk(const struct tsri_flow *f, const char *text, json_t *logprobs,
                        const char *why);
+/* The begin of chunks about progress; tsri_reply_progress() has the whole of one, in `to`. Returns its
+ * bytes, 0: they are more. */
+char *tsri_reply_progress_begin(const struct tsri_flow *f);
+size_t tsri_reply_progress(const struct tsri_flow *f, double seconds_left, char *to, size_t bytes);
 /* The one with usage, where it is asked for. */
 char *tsri_reply_usage(const struct tsri_flow *f);
 char *tsri_reply_error_chunk(const struct tsri_refusal *no);

@@ -91,6 +91,10 @@ struct tsri_task {
     bool looked, leads; /* documents of free order: were looked at, and one of them leads */
     bool learns;        /* after it is kept: its documents are to be stored, too */
     uint32_t n_prompt;  /* tokens without the answer */
+    /* with tells_pieces: */
+    uint32_t n_known, n_rows; /* tokens that are not computed; rows of the pass that runs */
+    uint64_t n_row_layers;    /* computed so far */
+    uint64_t told_ns;
     /* learning: */
     uint32_t n_learned;         /* segments that are done */
     uint32_t *short_prompt;     /* the segment that is computed, alone */

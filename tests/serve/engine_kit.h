@@ -31,6 +31,8 @@ struct engine_job {
     enum tsri_end why;
     int err;
     char text[128];
+    uint32_t n_pieces, n_first,
+        n_there; /* of its prompt: events, and what the first and last said */
     struct tsr_blend_report report;
     uint32_t cancel_after; /* tokens; 0: never */
     /* Stops the engine in the event that its prompt is read, until engine_kit_release(): what a
@@ -52,6 +54,11 @@ static void kit_event(void *arg, const struct tsri_job_event *e)
         pthread_cond_broadcast(&j->kit->ended);
         while (j->holds && !j->kit->released)
             pthread_cond_wait(&j->kit->ended, &j->kit->lock);
+    }
+    if (e->kind == TSRI_EVENT_PIECE) {
+        CHECK(!j->n_read && e->n_done <= e->n_total);
+        if (!j->n_pieces++) j->n_first = e->n_done;
+        j->n_there = e->n_done;
     }
     if (e->kind == TSRI_EVENT_LEARN) j->n_learn_events++;
     if (e->kind == TSRI_EVENT_TOKEN) {

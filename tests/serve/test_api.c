@@ -40,6 +40,16 @@ TEST(null_is_as_good_as_absent_and_what_nobody_knows_is_ignored)
                "\"n\":1"));
 }
 
+TEST(progress_is_told_where_it_is_asked_for)
+{
+    CHECK(chat(""));
+    CHECK(!q.progress);
+    CHECK(chat("\"tessera\":{\"progress\":true},\"stream\":true"));
+    CHECK(q.progress);
+    CHECK(!chat("\"tessera\":{\"progress\":1}"));
+    CHECK_STR(no.param, "progress");
+}
+
 TEST(without_the_cache_an_answer_is_exact)
 {
     CHECK(chat("\"tessera\":{\"cache\":false}"));
@@ -243,6 +253,7 @@ int main(void)
 {
     RUN(a_request_has_defaults);
     RUN(null_is_as_good_as_absent_and_what_nobody_knows_is_ignored);
+    RUN(progress_is_told_where_it_is_asked_for);
     RUN(without_the_cache_an_answer_is_exact);
     RUN(numbers_have_types_and_limits);
     RUN(contents_are_strings_or_parts);

@@ -114,6 +114,46 @@ a_client_that_leaves_ends_its_answer() { all_leave stream '' && all_leave whole 
 # The bytes of the next request are no sign that somebody is there.
 a_client_that_leaves_with_a_second_question_under_way_ends_its_answer() { all_leave whole $'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'; }
 
+progress='[x["tessera"]["progress"] for x in e if "progress" in x.get("tessera", {})]'
+
+a_stream_tells_progress_where_it_is_asked_for() {
+    ask_chat '"stream":true,"documents":[{"name":"a.md","text":"one"},{"name":"b.md","text":"two"},{"name":"a.md","text":"three"}],"tessera":{"progress":true},"stream_options":{"include_usage":true}'
+    answers 200 || return
+    is "$(events 'e[0]["choices"]')" '[]' || return
+    is "$(events 'sorted(e[0]["tessera"])')" "['progress']" || return
+    is "$(events "sorted($progress[0])")" "['documents', 'seconds_left', 'tokens', 'tokens_read']" || return
+    is "$(events "$progress[0]['documents']")" "['a.md', 'b.md']" || return
+    is "$(events "($progress[0]['tokens_read'], $progress[0]['tokens'] == e[-1]['usage']['prompt_tokens'])")" '(0, True)' || return
+    is "$(events 'e[0]["usage"] is None and e[0]["id"] == e[-1]["id"]')" True || return
+    is "$(events 'len(t) > 0')" True || return
+    ask_chat '"stream":true'
+    is "$(events "$progress")" '[]' || return
+    ask_chat '"tessera":{"progress":true}'
+    is "$(json '"progress" in x["tessera"]')" False || return
+    post /v1/chat/completions '{"stream":true,"messages":[],"tessera":{"progress":true}}'
+    refuses 400 messages ''
+}
+
+# Another answer is written meanwhile; only one is at once. All chunks come before the first token.
+progress_is_told_about_once_a_second_while_a_question_waits() {
+    serve_start "$tmp/one" --at-once=1 || return
+    curl -s -o "$tmp/first" -H "Authorization: Bearer $token" \
+        -d "{$hello,\"max_tokens\":1900,\"ignore_eos\":true}" "$url/v1/chat/completions" &
+    local first=$! i
+    for ((i = 0; i < 1000; i++)); do
+        [ "$(number writing)" = 1 ] && break
+        sleep 0.02
+    done
+    ask_chat '"stream":true,"tessera":{"progress":true}'
+    answers 200 || return
+    wait "$first"
+    is "$(events "(lambda s: s / 2 <= len($progress) <= s * 1.5 + 2)(e[-1]['tessera']['seconds']['first_token'])")" True || return
+    is "$(events "[('progress' in x.get('tessera', {})) for x in e].index(False) == len($progress)")" True || return
+    is "$(events "all(p['tokens_read'] <= p['tokens'] for p in $progress)")" True || return
+    serve_end
+}
+
+run a_stream_tells_progress_where_it_is_asked_for
 run a_stream_has_the_text_of_a_whole_answer
 run usage_comes_last_where_it_is_asked_for
 run a_stop_string_ends_the_answer_before_it
@@ -123,4 +163,5 @@ run top_p_of_zero_is_the_most_likely_token_alone
 run a_client_that_leaves_with_a_second_question_under_way_ends_its_answer
 run a_client_that_leaves_ends_its_answer
 serve_end
+run progress_is_told_about_once_a_second_while_a_question_waits
 test_end

@@ -210,6 +210,28 @@ TEST(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read)
     CHECK(same_answers(&jobs[1], &full[1]));
 }
 
+TEST(progress_is_told_to_those_who_want_it)
+{
+    struct engine_kit k;
+    struct engine_job jobs[3] = {0};
+    uint32_t tokens[300];
+    engine_kit_open(&k, MODEL, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct tsri_job_desc d = engine_kit_desc(tokens, 300, 128, 9);
+        d.tells_pieces = i > 0;
+        d.fresh = i == 1;
+        CHECK_INT(engine_kit_submit(&k, &jobs[i], &d), 0);
+        engine_kit_wait(&k, i + 1);
+    }
+    engine_kit_close(&k);
+    CHECK_INT(jobs[0].n_pieces, 0);
+    CHECK(jobs[1].n_pieces > 0 && jobs[2].n_pieces > 0);
+    CHECK_INT(jobs[1].n_first, 0);
+    CHECK(jobs[1].n_there >= jobs[1].n_first);
+    /* What is cached is there at once. */
+    CHECK_INT(jobs[2].n_first, 300 / BLOCK * BLOCK);
+}
+
 int main(void)
 {
     RUN(slots_hold_the_prompt_and_what_follows_it);
@@ -218,6 +240,7 @@ int main(void)
     RUN(where_the_order_is_free_the_document_that_is_looked_at_leads);
     RUN(in_mode_exact_nothing_is_moved);
     RUN(the_first_question_about_documents_of_free_order_is_read_in_full);
+    RUN(progress_is_told_to_those_who_want_it);
     RUN(the_next_turn_finds_the_answer_with_the_bits_of_a_full_read);
     return test_end();
 }
