@@ -128,9 +128,12 @@ uint32_t tsri_sampler_pick(struct tsri_sampler *s, const float *logits, uint32_t
 
 /* ---- how long a full read takes (speed.c) ---- */
 
-/* How long a model takes to read a prompt: measured where a whole prompt was computed, and kept in
+/* How long a model takes to read a prompt: measured where most of a prompt was computed, and kept in
  * a small file of the store. `how`: what runs the model, no line breaks. */
 void tsri_speed_note(const char *path, const char *how, uint32_t n_tokens, double seconds);
+/* The same of the tokens that a prompt computed, if they are half of it or more: a row of them also
+ * looks at what was cached, so fewer would show a slower read than there is. */
+void tsri_speed_note_report(const char *path, const char *how, const struct tsr_blend_report *r);
 /* The seconds of a full read, from the measurement with the nearest length, scaled to this one.
  * NAN: none is near enough. */
 double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens);

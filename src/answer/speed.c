@@ -1,6 +1,6 @@
 /* speed.c - how long a full read of a prompt takes on this machine. "4.8x faster" needs a time that
- * a question answered from the store does not measure, so times of prompts that were computed whole
- * are kept, the fastest one for each length up to a power of two:
+ * a question answered from the store does not measure, so times of prompts of which half or more was
+ * computed are kept, the fastest one for each number of computed tokens up to a power of two:
  *
  *     TOKENS SECONDS HOW
  *
@@ -86,6 +86,13 @@ void tsri_speed_note(const char *path, const char *how, uint32_t n_tokens, doubl
         if (!same_kind(&times[i], how, n_tokens))
             fprintf(out, "%u %.6f %s\n", times[i].n_tokens, times[i].seconds, times[i].how);
     if (fclose(out) != 0 || rename(beside, path) != 0) unlink(beside);
+}
+
+void tsri_speed_note_report(const char *path, const char *how, const struct tsr_blend_report *r)
+{
+    uint32_t n = r->n_new + r->n_recomputed + r->n_filled;
+    double seconds = r->total_s - r->wait_s - r->draft_s - r->judge_s;
+    if (n <= r->n_tokens && n >= r->n_tokens / 2) tsri_speed_note(path, how, n, seconds);
 }
 
 double tsri_speed_guess(const char *path, const char *how, uint32_t n_tokens)

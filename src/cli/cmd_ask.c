@@ -64,19 +64,16 @@ static int read_prompt(struct tsri_asking *a)
 
 /* ---- how long a full read takes ---- */
 
-/* A prompt that was computed whole, once, is a measurement of it. */
 static void note_speed(const struct tsri_asking *a)
 {
     const struct tsr_blend_report *r = &a->report;
-    uint32_t n_computed = r->n_new + r->n_recomputed + r->n_filled;
     char path[4096];
     tsri_reader_beside(&a->reader, a->cli, "speed", path, sizeof path);
     uint32_t n_known = a->n_drafted ? a->n_drafted : 1; /* tokens that took no pass */
     if (a->answer.n_tokens > n_known)
         tsri_speed_note_answer(path, a->reader.info.device, a->answer.n_tokens - n_known,
                                a->answer.answer_s);
-    if (n_computed > r->n_tokens || n_computed < r->n_tokens - r->n_tokens / 10) return;
-    tsri_speed_note(path, a->reader.info.device, n_computed, r->total_s - r->wait_s);
+    tsri_speed_note_report(path, a->reader.info.device, r);
 }
 
 static double guess_speed(const struct tsri_asking *a)

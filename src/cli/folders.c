@@ -93,7 +93,10 @@ struct ahead {
     bool over; /* under lock: the job that was submitted last */
     enum tsri_end why;
     char failed[256];
-    uint32_t n_learned; /* under lock: segments of that job */
+    uint32_t n_learned;             /* under lock: segments of that job */
+    struct tsr_blend_report report; /* under lock: of the last one of them */
+    bool measured;                  /* under lock: `report` was not looked at yet */
+    bool disturbed;                 /* questions were answered since the last one */
     uint64_t n_tokens, n_done;
     double start_s, told_s;
     bool told, changed; /* changed: there is more text since it began */
@@ -106,6 +109,8 @@ static void on_event(void *arg, const struct tsri_job_event *e)
     pthread_mutex_lock(&a->lock);
     a->n_learned = e->n_done;
     if (e->kind == TSRI_EVENT_LEARN) {
+        a->report = *e->report;
+        a->measured = true;
         pthread_mutex_unlock(&a->lock);
         return;
     }
@@ -183,6 +188,22 @@ static void look_for_changes(struct ahead *a)
     a->changed |= sync_folders(v, false, &more) == 0 && more;
 }
 
+/* A segment that had the engine for itself tells how fast the model reads. */
+static void note_speed(struct ahead *a)
+{
+    char path[4096];
+    pthread_mutex_lock(&a->lock);
+    struct tsr_blend_report r = a->report;
+    bool measured = a->measured;
+    a->measured = false;
+    pthread_mutex_unlock(&a->lock);
+    if (tsri_serve_busy(a->v->serve)) a->disturbed = true;
+    if (!measured) return;
+    tsri_reader_beside(&a->v->reader, a->v->cli, "speed", path, sizeof path);
+    if (!a->disturbed) tsri_speed_note_report(path, a->v->reader.info.device, &r);
+    a->disturbed = false;
+}
+
 /* Waits for the job, looks after the folders and says how far it is. */
 static void wait_for_batch(struct ahead *a, const struct tsri_dialog *d, uint64_t number)
 {
@@ -197,6 +218,7 @@ static void wait_for_batch(struct ahead *a, const struct tsri_dialog *d, uint64_
             tsri_engine_cancel(engine, number);
             cancelled = true;
         }
+        note_speed(a);
         look_for_changes(a);
         /* The first segment is the system prompt. */
         if (n > 1)
@@ -205,6 +227,7 @@ static void wait_for_batch(struct ahead *a, const struct tsri_dialog *d, uint64_
         pthread_mutex_lock(&a->lock);
     }
     pthread_mutex_unlock(&a->lock);
+    note_speed(a);
 }
 
 /* Submits a prompt of passages and waits until they are stored; false: it ends, or failed. */

@@ -73,14 +73,11 @@ static bool is_last(struct tsri_flow *f)
     return true;
 }
 
-/* A prompt that was computed whole tells how long that takes. */
+/* A prompt that had the engine for itself tells how long a read takes. */
 static void note_speed(const struct tsri_flow *f)
 {
-    const struct tsr_blend_report *r = &f->report;
-    uint32_t n = r->n_new + r->n_recomputed + r->n_filled;
-    if (!f->serve->desc.speed_path || !f->has_report) return;
-    if (n > r->n_tokens || n < r->n_tokens - r->n_tokens / 10) return;
-    tsri_speed_note(f->serve->desc.speed_path, f->serve->info.device, n, r->total_s - r->wait_s);
+    if (f->serve->desc.speed_path && f->has_report && f->alone)
+        tsri_speed_note_report(f->serve->desc.speed_path, f->serve->info.device, &f->report);
 }
 
 void tsri_flow_gone(struct tsri_flow *f)
@@ -248,6 +245,7 @@ static void on_read(struct tsri_flow *f, const struct tsri_job_event *e)
 {
     pthread_mutex_lock(&f->serve->lock);
     f->reading = false;
+    f->alone = f->alone && f->serve->n_flows == 1;
     pthread_mutex_unlock(&f->serve->lock);
     f->report = *e->report;
     f->has_report = true;
@@ -325,7 +323,9 @@ static void on_end(struct tsri_flow *f, const struct tsri_job_event *e)
     f->engine_has = false;
     bool last = is_last(f);
     pthread_mutex_unlock(&s->lock);
-    if (last) tsri_flow_free(f);
+    if (!last) return;
+    note_speed(f);
+    tsri_flow_free(f);
 }
 
 static void on_event(void *arg, const struct tsri_job_event *e)
@@ -442,6 +442,7 @@ bool tsri_flow_start(struct tsri_flow *f, struct tsri_refusal *no)
     if (f->next) f->next->before = f;
     s->flows = f;
     s->n_flows++;
+    f->alone = s->n_flows == 1;
     s->n_requests++;
     /* A flow that is refused after all is freed with these bytes. */
     tell_progress(f, f->told_ns);

@@ -82,6 +82,7 @@ struct tsri_flow {
     double queued_s, ttft_s;
     char *progress; /* a chunk about progress without its numbers; NULL: none is wanted */
     /* Under lock: */
+    bool alone;                        /* no other answer was under way while its prompt was read */
     bool reading;                      /* the prompt is being read, or waits for that */
     uint32_t n_there, n_cached;        /* of its tokens: read; and when it began */
     uint64_t read_ns, there_ns;        /* when reading began, 0: not yet; and when n_there grew */

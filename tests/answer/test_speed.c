@@ -96,6 +96,29 @@ TEST(tokens_of_answers_are_apart_from_prompts)
     CHECK(is(tsri_speed_guess(path, device, 1000), 1));
 }
 
+TEST(what_was_computed_of_a_prompt_is_a_measurement_where_it_is_most_of_it)
+{
+    snprintf(path, sizeof path, "%s/f.speed", dir.path);
+    struct tsr_blend_report r = {.n_tokens = 200, .n_exact = 101, .n_new = 99, .total_s = 5};
+    tsri_speed_note_report(path, "CPU", &r);
+    CHECK(isnan(tsri_speed_guess(path, "CPU", 200)));
+    /* The system prompt is cached; loads, the gate's draft and its verdict are no part of a read. */
+    r = (struct tsr_blend_report){.n_tokens = 200,
+                                  .n_exact = 29,
+                                  .n_new = 171,
+                                  .total_s = 5,
+                                  .wait_s = 1,
+                                  .draft_s = 0.5,
+                                  .judge_s = 0.08};
+    tsri_speed_note_report(path, "CPU", &r);
+    CHECK(is(tsri_speed_guess(path, "CPU", 342), 6.84));
+    /* What was computed twice measures nothing. */
+    r = (struct tsr_blend_report){
+        .n_tokens = 100, .n_filled = 90, .n_recomputed = 20, .total_s = 0.1};
+    tsri_speed_note_report(path, "CPU", &r);
+    CHECK(is(tsri_speed_guess(path, "CPU", 100), 2));
+}
+
 int main(void)
 {
     tmpdir_init(&dir);
@@ -103,6 +126,7 @@ int main(void)
     RUN(the_nearest_length_is_scaled);
     RUN(the_fastest_time_of_a_length_stays);
     RUN(what_is_no_measurement_is_left_out);
+    RUN(what_was_computed_of_a_prompt_is_a_measurement_where_it_is_most_of_it);
     RUN(the_longest_name_of_a_device_is_known_again);
     RUN(tokens_of_answers_are_apart_from_prompts);
     tmpdir_fini(&dir);

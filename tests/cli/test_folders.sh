@@ -39,12 +39,15 @@ documents_are_read_ahead_and_the_first_question_finds_them() {
     answers 200 || return
     is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 300')" True || return
     is "$(json 'x["tessera"]["documents"][0]["name"]')" ferry.md || return
+    # Reading ahead has shown how long a full read takes.
+    is "$(json 'x["tessera"]["seconds"]["full_read_estimate"] > 0')" True || return
     serve_end
     # What the store has is not computed again.
     local before after
     before=$(du -sb "$home/deps/store" | cut -f1)
     start_with_documents || return
     serve_end
+    grep -qE '^reading ahead: [0-9]+ tokens at most, time [0-9]+ s' "$home/err" || fail "$(cat "$home/err")" || return
     after=$(du -sb "$home/deps/store" | cut -f1)
     [ "$after" -lt $((before + before / 4 + 65536)) ] || fail "$before bytes became $after"
 }

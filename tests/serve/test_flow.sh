@@ -153,6 +153,23 @@ progress_is_told_about_once_a_second_while_a_question_waits() {
     serve_end
 }
 
+# Its system prompt is cached the second time, and it is a measurement all the same.
+a_full_read_is_estimated_from_prompts_with_a_cached_begin() {
+    serve_start "$tmp/speed" || return
+    local system i
+    system=$(letters 60 s)
+    for i in c d e; do
+        post /v1/chat/completions "{\"max_tokens\":2,\"tessera\":{\"mode\":\"exact\"},\"messages\":[{\"role\":\"system\",\"content\":\"$system\"},{\"role\":\"user\",\"content\":\"$(letters 300 "$i")\"}]}"
+        answers 200 || return
+        # Of the first one, too, without what it has measured.
+        [ "$i" = d ] && : >"$home/deps/store/"*.speed
+    done
+    is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] * 10 > x["usage"]["prompt_tokens"]')" True || return
+    post /v1/chat/completions "{\"max_tokens\":2,\"messages\":[{\"role\":\"user\",\"content\":\"$(letters 400 f)\"}]}"
+    is "$(json 'x["tessera"]["seconds"]["full_read_estimate"] > 0')" True || return
+    serve_end
+}
+
 run a_stream_tells_progress_where_it_is_asked_for
 run a_stream_has_the_text_of_a_whole_answer
 run usage_comes_last_where_it_is_asked_for
@@ -163,5 +180,6 @@ run top_p_of_zero_is_the_most_likely_token_alone
 run a_client_that_leaves_with_a_second_question_under_way_ends_its_answer
 run a_client_that_leaves_ends_its_answer
 serve_end
+run a_full_read_is_estimated_from_prompts_with_a_cached_begin
 run progress_is_told_about_once_a_second_while_a_question_waits
 test_end
