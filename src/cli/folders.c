@@ -98,7 +98,9 @@ struct ahead {
     bool measured;                  /* under lock: `report` was not looked at yet */
     bool disturbed;                 /* questions were answered since the last one */
     uint64_t n_tokens, n_done;
-    double start_s, told_s;
+    /* Time in which no question was answered, and tokens that were read in the rest of it. */
+    double active_s, tick_s, told_s;
+    uint64_t n_beside, n_seen;
     bool told, changed; /* changed: there is more text since it began */
 };
 
@@ -147,26 +149,48 @@ static void tell_estimate(const struct ahead *a)
     tsri_reader_beside(r, a->v->cli, "speed", path, sizeof path);
     double seconds = tsri_speed_guess(path, r->info.device, 512) / 512 * (double)a->n_tokens;
     say_time(time, sizeof time, seconds);
-    fprintf(stderr,
-            "reading ahead: %llu tokens at most, time %s, disk %s; what the store has is skipped\n",
-            (unsigned long long)a->n_tokens, time,
-            tsri_cli_size(kv_bytes(&r->info, a->n_tokens), (char[32]){0}));
+    fprintf(
+        stderr,
+        "reading ahead: %llu tokens at most, time %s, disk %s in files of %s; "
+        "what the store has is skipped\n",
+        (unsigned long long)a->n_tokens, time,
+        tsri_cli_size(kv_bytes(&r->info, a->n_tokens), (char[32]){0}),
+        tsri_cli_size(tsri_config_options(a->v->cli->config)->disk_segment_size, (char[32]){0}));
+}
+
+/* Four times a second: n_done tokens are read. Whether questions are being answered. */
+static bool tick(struct ahead *a, uint64_t n_done)
+{
+    double now = tsri_cli_now_s();
+    bool busy = tsri_serve_busy(a->v->serve) > 0;
+    if (busy)
+        a->n_beside += n_done - a->n_seen;
+    else
+        a->active_s += now - a->tick_s;
+    a->n_seen = n_done;
+    a->tick_s = now;
+    return busy;
 }
 
 static void tell_progress(struct ahead *a, uint64_t n_done)
 {
-    double now = tsri_cli_now_s();
-    char time[32];
-    if (a->v->cli->json || now - a->told_s < TELL_S) return;
+    bool busy = tick(a, n_done), terminal = isatty(STDERR_FILENO);
+    char time[32], how[96];
+    if (a->v->cli->json || a->tick_s - a->told_s < TELL_S) return;
     if (n_done > a->n_tokens) a->n_tokens = n_done; /* files that came meanwhile */
-    double rate = (double)n_done / (now - a->start_s);
+    double rate = (double)(n_done - a->n_beside) / a->active_s;
     say_time(time, sizeof time, (double)(a->n_tokens - n_done) / rate);
-    bool terminal = isatty(STDERR_FILENO);
-    fprintf(stderr, "%sread %llu of %llu tokens, %.0f a second, %s left%s", terminal ? "\r" : "",
-            (unsigned long long)n_done, (unsigned long long)a->n_tokens, rate, time,
+    if (busy)
+        snprintf(how, sizeof how, "waits for questions");
+    else if (n_done == a->n_beside)
+        snprintf(how, sizeof how, "time %s", time);
+    else
+        snprintf(how, sizeof how, "%.0f a second, %s left", rate, time);
+    fprintf(stderr, "%sread %llu of %llu tokens, %s%s", terminal ? "\r" : "",
+            (unsigned long long)n_done, (unsigned long long)a->n_tokens, how,
             terminal ? "\033[K" : "\n");
     fflush(stderr);
-    a->told_s = now;
+    a->told_s = a->tick_s;
     a->told = true;
 }
 
@@ -221,9 +245,10 @@ static void wait_for_batch(struct ahead *a, const struct tsri_dialog *d, uint64_
         note_speed(a);
         look_for_changes(a);
         /* The first segment is the system prompt. */
-        if (n > 1)
-            tell_progress(a, a->n_done + d->segments[n - 1].offset + d->segments[n - 1].n_tokens -
-                                 d->segments[0].n_tokens);
+        uint64_t n_here = n > 1 ? d->segments[n - 1].offset + d->segments[n - 1].n_tokens -
+                                      d->segments[0].n_tokens
+                                : 0;
+        tell_progress(a, a->n_done + n_here);
         pthread_mutex_lock(&a->lock);
     }
     pthread_mutex_unlock(&a->lock);
@@ -295,13 +320,13 @@ static int each_batch(struct ahead *a, bool counts)
 /* True: there is more text meanwhile. */
 static bool read_ahead(struct tsri_serving *v)
 {
-    struct ahead a = {.v = v, .start_s = tsri_cli_now_s(), .told_s = tsri_cli_now_s()};
+    struct ahead a = {.v = v};
     pthread_mutex_init(&a.lock, NULL);
     tsri_cond_init(&a.ended);
     int e = each_batch(&a, true);
     if (!e && a.n_tokens && !tsri_serving_ends()) {
         if (!v->cli->json) tell_estimate(&a);
-        a.start_s = tsri_cli_now_s();
+        a.tick_s = a.told_s = tsri_cli_now_s();
         e = each_batch(&a, false);
     }
     if (a.told && isatty(STDERR_FILENO)) fputc('\n', stderr);
@@ -309,7 +334,7 @@ static bool read_ahead(struct tsri_serving *v)
         tsri_cli_note("reading ahead stopped: %s", a.failed[0] ? a.failed : tsr_errmsg());
     else if (!tsri_serving_ends() && a.n_tokens && !v->cli->json)
         fprintf(stderr, "read %llu tokens in %.1f s: all documents are known\n",
-                (unsigned long long)a.n_done, tsri_cli_now_s() - a.start_s);
+                (unsigned long long)a.n_done, a.active_s);
     if (a.n_done && tsr_cache_flush(v->reader.cache) < 0)
         tsri_cli_note("not everything was stored: %s", tsr_errmsg());
     pthread_cond_destroy(&a.ended);

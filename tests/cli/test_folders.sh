@@ -34,7 +34,7 @@ ferry() { post /v1/chat/completions '{"max_tokens":2,"messages":[{"role":"user",
 
 documents_are_read_ahead_and_the_first_question_finds_them() {
     start_with_documents || return
-    grep -qE '^reading ahead: [0-9]+ tokens at most, time .*, disk [0-9.]+ .*iB' "$home/err" || fail "$(cat "$home/err")" || return
+    grep -qE '^reading ahead: [0-9]+ tokens at most, time .*, disk [0-9.]+ .*iB in files of 256.* MiB; ' "$home/err" || fail "$(cat "$home/err")" || return
     ferry
     answers 200 || return
     is "$(json 'x["usage"]["prompt_tokens_details"]["cached_tokens"] > 300')" True || return
@@ -93,6 +93,27 @@ a_file_that_comes_while_others_are_read_is_found() {
     serve_end
 }
 
+# Four long answers meanwhile. The first line comes after five seconds, and the speed is that of the
+# time without them.
+progress_tells_that_it_waits_for_questions() {
+    mkdir -p "$tmp/docs"
+    local i
+    for i in {1..120}; do letters 1000 "${i: -1}" | sed "s/^/$i /" >"$tmp/docs/$i.md"; done
+    ask_init llama || return
+    home=$tmp
+    "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    told '^reading ahead: ' || return
+    url=$(sed -n 's/^OpenAI API \(.*\)\/v1,.*/\1/p' "$home/out")
+    token=$(cat "$home/deps/store/serve.token")
+    for i in 1 2 3 4; do
+        curl -s -o /dev/null -H "Authorization: Bearer $token" \
+            -d "{$hello,\"tessera\":{\"search\":false},\"max_tokens\":1900,\"ignore_eos\":true}" "$url/v1/chat/completions" &
+    done
+    told '^read [0-9]* of [0-9]* tokens, waits for questions$' || return
+    serve_end
+}
+
 # The server's signals are not in the way of the program that reads them.
 pdfs_are_read() {
     mkdir -p "$tmp/bin" "$tmp/docs"
@@ -139,6 +160,7 @@ run documents_are_read_ahead_and_the_first_question_finds_them
 run a_file_that_is_new_is_found
 run a_file_that_is_only_touched_is_not_read_again
 run a_file_that_comes_while_others_are_read_is_found
+run progress_tells_that_it_waits_for_questions
 run pdfs_are_read
 run a_signal_ends_the_indexing
 run passages_are_read_in_prompts_that_fit_the_context
