@@ -320,6 +320,65 @@ static const char *take_value(struct walk *w, const char *equals)
     return w->argv[++w->i];
 }
 
+/* The arguments spell no command: the first word of several, or nothing that we know. */
+static int no_command(struct tsri_cli *cli)
+{
+    char words[64];
+    take_command(cli, words, sizeof words);
+    for (int i = 0; i < cli->program->n_commands; i++) {
+        if (!name_starts(&cli->program->commands[i], words)) continue;
+        tsri_cli_note("'%s' needs a subcommand:", words);
+        print_overview(cli->program, words, stderr);
+        return CLI_USAGE;
+    }
+    return unknown_command(cli, words);
+}
+
+/* The flag of a command that looks most like this name of n bytes; false: none is near. */
+static bool nearest_flag(const struct tsri_command *c, const char *flag, size_t n, char out[64])
+{
+    char typed[64], name[64];
+    snprintf(typed, sizeof typed, "%.*s", (int)n, flag);
+    size_t best = (strlen(typed) + 2) / 3 + 1, before = best;
+    for (const char *at = c->usage; (at = strstr(at, "--")) != NULL;) {
+        at += 2;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "[=] |"), at);
+        size_t far = tsri_edit_distance(typed, name);
+        if (far >= best) continue;
+        best = far;
+        snprintf(out, 64, "%s", name);
+    }
+    return best < before;
+}
+
+/* Whether the arguments so far are a command, or how one begins. */
+static bool may_be_command(struct tsri_cli *cli)
+{
+    char words[64];
+    if (cli->command || cli->n_args == 0 || take_command(cli, words, sizeof words)) return true;
+    for (int i = 0; i < cli->program->n_commands; i++)
+        if (name_starts(&cli->program->commands[i], words)) return true;
+    return strcmp(cli->args[0], "help") == 0;
+}
+
+/* What is neither a flag nor an option, after tsr_config_load_args() has said so. */
+static int unknown_flag(struct walk *w)
+{
+    struct tsri_cli *cli = w->cli;
+    char why[1024], near[64], shown[64];
+    const char *flag = w->argv[w->i] + 2;
+    size_t n = strcspn(flag, "=");
+    snprintf(why, sizeof why, "%s", tsr_errmsg());
+    bool unknown = strstr(why, "unknown key") != NULL;
+    /* "tessera serv --docs=DIR": the flag is right, the command is not. */
+    if (unknown && !may_be_command(cli)) return no_command(cli);
+    if (!unknown || !cli->command || !nearest_flag(cli->command, flag, n, near))
+        return tsri_cli_usage(cli, "%s", why);
+    snprintf(shown, sizeof shown, "%.*s", (int)n, flag);
+    tsri_plain(shown);
+    return tsri_cli_usage(cli, "unknown flag '--%s'; did you mean '--%s'?", shown, near);
+}
+
 static int take_option(struct walk *w)
 {
     struct tsri_cli *cli = w->cli;
@@ -329,7 +388,7 @@ static int take_option(struct walk *w)
                  strncmp(w->argv[w->i + 1], "--", 2) == 0;
     int n = alone ? 1 : 2;
     n = tsr_config_load_args(w->scratch, n, w->argv + w->i);
-    if (n < 0) return tsri_cli_usage(cli, "%s", tsr_errmsg());
+    if (n < 0) return unknown_flag(w);
     for (int k = 0; k < (n ? n : 1); k++)
         cli->options[cli->n_options++] = w->argv[w->i + k];
     w->i += n > 1 ? n - 1 : 0;
@@ -389,20 +448,6 @@ static int read_line(struct walk *w)
         if (status) return status;
     }
     return 0;
-}
-
-/* The arguments spell no command: the first word of several, or nothing that we know. */
-static int no_command(struct tsri_cli *cli)
-{
-    char words[64];
-    take_command(cli, words, sizeof words);
-    for (int i = 0; i < cli->program->n_commands; i++) {
-        if (!name_starts(&cli->program->commands[i], words)) continue;
-        tsri_cli_note("'%s' needs a subcommand:", words);
-        print_overview(cli->program, words, stderr);
-        return CLI_USAGE;
-    }
-    return unknown_command(cli, words);
 }
 
 static int run(struct walk *w)

@@ -129,6 +129,38 @@ static int read_address(struct tsri_serving *v)
     return 0;
 }
 
+static int port_in_use(const struct tsri_serving *v)
+{
+    return tsri_cli_fail("port %u is in use: choose another one with --port",
+                         ntohs(((const struct sockaddr_in *)&v->address)->sin_port));
+}
+
+/* Whether the address is free, before anything that takes long. It is taken later: the one who takes
+ * it then says so, too. */
+static int check_address(const struct tsri_serving *v)
+{
+    const struct sockaddr *at = (const struct sockaddr *)&v->address;
+    socklen_t bytes =
+        at->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    if (fd < 0) return tsri_cli_fail("cannot listen: %s", strerror(errno));
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    int e = bind(fd, at, bytes) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+    close(fd);
+    if (e == EADDRINUSE) return port_in_use(v);
+    return e ? tsri_cli_fail("cannot listen at %s: %s", v->host, strerror(e)) : 0;
+}
+
+/* "tessera serve FOLDER" */
+static int check_arguments(struct tsri_cli *cli)
+{
+    struct stat st;
+    if (cli->n_args == 0 || stat(cli->args[0], &st) != 0 || !S_ISDIR(st.st_mode))
+        return tsri_cli_want_args(cli, 0, 0);
+    return tsri_cli_usage(cli, "serve: unexpected argument '%s'; did you mean --docs=%s?",
+                          cli->args[0], cli->args[0]);
+}
+
 /* ---- start ---- */
 
 /* The name of the file that the model is in. */
@@ -181,9 +213,7 @@ static int open_server(struct tsri_serving *v)
     d.page_token = v->page_token;
     d.address = &v->address;
     int e = tsri_serve_open(&v->serve, &d);
-    if (e == TSR_EBUSY)
-        return tsri_cli_fail("port %u is in use: choose another one with --port",
-                             ntohs(((struct sockaddr_in *)&v->address)->sin_port));
+    if (e == TSR_EBUSY) return port_in_use(v);
     return tsri_cli_check(e);
 }
 
@@ -252,10 +282,12 @@ int tsri_cmd_serve(struct tsri_cli *cli)
     struct tsri_serving *v = tsri_alloc(1, sizeof *v);
     if (!v) return tsri_cli_fail("no memory");
     v->cli = cli;
-    int e = tsri_cli_want_args(cli, 0, 0);
+    int e = check_arguments(cli);
     if (!e) e = tsri_cli_config(cli);
     if (!e) e = read_address(v);
     if (!e) e = read_limits(v);
+    if (!e) e = tsri_serving_name_folders(v);
+    if (!e) e = check_address(v);
     if (!e) catch_signals();
     if (!e) e = tsri_reader_open(&v->reader, cli);
     if (!e) e = read_token(v);

@@ -3,10 +3,12 @@
  * Passages that the store has are not read again. */
 #include "cli/serving.h"
 
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BATCH_PASSAGES 16u
@@ -50,19 +52,32 @@ static int sync_folders(struct tsri_serving *v, bool first, bool *more)
                 (unsigned long long)all.n_files, (unsigned long long)all.n_passages,
                 (unsigned long long)r.n_new, (unsigned long long)r.n_changed,
                 (unsigned long long)r.n_gone);
+    if (first && all.n_files == 0)
+        tsri_cli_note("nothing to answer from yet: text, HTML and PDF files are read, in "
+                      "subfolders too, but no hidden ones");
     *more = r.n_new || r.n_changed;
+    return 0;
+}
+
+int tsri_serving_name_folders(struct tsri_serving *v)
+{
+    for (int i = 0; i < v->cli->n_flags; i++) {
+        if (strcmp(v->cli->flags[i].name, "docs") != 0) continue;
+        if (v->n_folders == TSRI_SEARCH_FOLDERS_MAX)
+            return tsri_cli_usage(v->cli, "--docs: at most %u folders", TSRI_SEARCH_FOLDERS_MAX);
+        const char *folder = v->cli->flags[i].value;
+        struct stat st;
+        if (stat(folder, &st) != 0) return tsri_cli_fail("--docs=%s: %s", folder, strerror(errno));
+        if (!S_ISDIR(st.st_mode))
+            return tsri_cli_fail("--docs=%s: not a folder; name the one that it is in", folder);
+        v->folders[v->n_folders++] = folder;
+    }
     return 0;
 }
 
 int tsri_serving_open_folders(struct tsri_serving *v)
 {
     char store[3072], home[3200];
-    for (int i = 0; i < v->cli->n_flags; i++) {
-        if (strcmp(v->cli->flags[i].name, "docs") != 0) continue;
-        if (v->n_folders == TSRI_SEARCH_FOLDERS_MAX)
-            return tsri_cli_usage(v->cli, "--docs: at most %u folders", TSRI_SEARCH_FOLDERS_MAX);
-        v->folders[v->n_folders++] = v->cli->flags[i].value;
-    }
     if (v->n_folders == 0) return 0;
     tsri_reader_store(v->cli->config, store, sizeof store);
     snprintf(home, sizeof home, "%s/search", store);

@@ -33,7 +33,9 @@ bool tsri_serving_ends(void);
 
 /* ---- folders.c ---- */
 
-/* The folders of --docs, with what is new in them. */
+/* Takes the folders of --docs, before anything that takes long. */
+int tsri_serving_name_folders(struct tsri_serving *v);
+/* Opens them, with what is new in them. */
 int tsri_serving_open_folders(struct tsri_serving *v);
 void tsri_serving_close_folders(struct tsri_serving *v);
 /* Until a signal comes: reads documents ahead of questions, and again what changes. */

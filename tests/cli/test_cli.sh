@@ -193,7 +193,29 @@ run help_is_a_command_too
 run log_lines_go_to_stderr_down_to_the_level_asked_for
 run a_line_of_level_info_is_there_when_it_is_asked_for
 run help_of_a_group_lists_its_commands
+# The flag is right, and looked at first: it is the command that is not.
+an_unknown_command_is_named_before_its_flags() {
+    t serv --docs=x
+    exits 2 && complains "unknown command 'serv'; did you mean 'serve'?" || return
+    t serv --docs x
+    exits 2 && complains "unknown command 'serv'; did you mean 'serve'?" || return
+    t kv --bogus=1
+    exits 2 && complains 'unknown key "bogus"'
+}
+
+an_unknown_flag_names_the_nearest_of_the_command() {
+    t serve --doc=x
+    exits 2 && complains "unknown flag '--doc'; did you mean '--docs'?" || return
+    t serve --theads 2
+    exits 2 && complains "unknown flag '--theads'; did you mean '--threads'?" || return
+    t serve --bogusbogus=1
+    exits 2 && complains 'unknown key "bogusbogus"' || return
+    [[ $err != *'did you mean'* ]] || fail "a guess at nothing: $err"
+}
+
 run an_unknown_command_names_the_nearest
+run an_unknown_command_is_named_before_its_flags
+run an_unknown_flag_names_the_nearest_of_the_command
 run control_characters_of_file_names_do_not_reach_the_terminal
 run control_characters_in_a_command_do_not_reach_the_terminal
 run an_unknown_option_names_the_nearest

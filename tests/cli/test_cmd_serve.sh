@@ -116,6 +116,35 @@ bad_flags_are_usage_errors() {
     exits 1
 }
 
+# The model is not there: what is said comes before it is read.
+folders_and_the_port_are_looked_at_first() {
+    mkdir "$tmp/docs"
+    : >"$tmp/file.md"
+    t serve --model="$tmp/none" --docs="$tmp/nope"
+    exits 1 && complains "--docs=$tmp/nope: No such file or directory" || return
+    t serve --model="$tmp/none" --docs="$tmp/file.md"
+    exits 1 && complains "--docs=$tmp/file.md: not a folder; name the one that it is in" || return
+    t serve --model="$tmp/none" "$tmp/docs"
+    exits 2 && complains "unexpected argument '$tmp/docs'; did you mean --docs=$tmp/docs?" || return
+    python3 - "$tessera" "$tmp/none" <<'P' || fail 'the port is not looked at'
+import socket, subprocess, sys
+with socket.create_server(("127.0.0.1", 0)) as s:
+    port = s.getsockname()[1]
+    r = subprocess.run([sys.argv[1], "serve", "--model=" + sys.argv[2], f"--port={port}"], capture_output=True, text=True)
+assert r.returncode == 1 and f"port {port} is in use: choose another one" in r.stderr, r
+P
+}
+
+an_empty_folder_says_what_is_read() {
+    mkdir -p "$tmp/docs"
+    : >"$tmp/docs/.hidden"
+    serve_start "$tmp/server" --docs="$tmp/docs" || return
+    serve_end
+    grep -q 'nothing to answer from yet: text, HTML and PDF files are read' "$home/err" || fail "$(cat "$home/err")"
+}
+
+run folders_and_the_port_are_looked_at_first
+run an_empty_folder_says_what_is_read
 run it_says_where_it_is_and_what_the_key_is
 run the_page_has_a_token_of_this_life
 run a_terminal_shows_the_address_of_the_page
