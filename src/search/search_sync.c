@@ -4,6 +4,7 @@
 #include "search/inside.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -310,6 +311,23 @@ static int forget(struct syncing *x, const struct known *k)
     return err;
 }
 
+/* Remembers why something is left out, so that it is named once. What cannot be opened is tried again
+ * by the next sync. */
+static int leave_out(struct syncing *x, struct tsri_file *f, const struct known *known, int error)
+{
+    struct tsri_search *s = x->search;
+    struct tsri_read r = {0};
+    snprintf(r.why, sizeof r.why, "%s", f->why ? f->why : strerror(error));
+    if (!f->why) f->mtime_ns = -1;
+    pthread_mutex_lock(&s->lock);
+    int wrote = write_file(s, f, &r);
+    pthread_mutex_unlock(&s->lock);
+    x->result->n_skipped++;
+    x->result->n_gone += known && !known->skipped;
+    if (wrote > 0) say(x, f->name, r.why);
+    return wrote < 0 ? wrote : 0;
+}
+
 /* Reads a file and writes what it has. One that is gone again is found so by the next sync. */
 static int take_file(struct syncing *x, struct tsri_file *f, const struct known *known)
 {
@@ -317,12 +335,8 @@ static int take_file(struct syncing *x, struct tsri_file *f, const struct known 
     struct tsri_read r = {0};
     struct stat st;
     int fd = f->why ? -1 : tsri_file_below(s->folders[f->folder], f->name);
-    if (fd < 0) {
-        const char *why = f->why ? f->why : strerror(errno);
-        x->result->n_skipped++;
-        say(x, f->name, why);
-        return known ? forget(x, known) : 0;
-    }
+    if (fd < 0 && !f->why && errno == ENOENT) return known ? forget(x, known) : 0;
+    if (fd < 0) return leave_out(x, f, known, errno);
     int err = fstat(fd, &st) == 0 ? tsri_read_file(&r, fd, f->name)
                                   : tsri_fail(TSR_EIO, "%s: %s", f->name, strerror(errno));
     close(fd);
@@ -361,7 +375,7 @@ static int go_through(struct syncing *x, const atomic_bool *stop)
         if (err) break;
         const struct known *known =
             k < x->n_known && by_name(&x->known[k].file, f) == 0 ? &x->known[k++] : NULL;
-        bool same = known && !f->why && known->file.bytes == f->bytes &&
+        bool same = known && (!f->why || known->skipped) && known->file.bytes == f->bytes &&
                     known->file.mtime_ns == f->mtime_ns;
         uint64_t bytes = f->bytes;
         if (same)

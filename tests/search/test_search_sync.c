@@ -131,6 +131,34 @@ TEST(skipped_files_are_named_once_and_counted_always)
     tsri_search_close(s);
 }
 
+/* Also one that takes the place of a file that was read, and is one again. */
+TEST(links_that_leave_the_folder_are_named_once)
+{
+    struct tsri_search *s = begin("links");
+    char link[4200];
+    folder_say(folder, "out.txt", "An ocelot.");
+    synced(s, 1, 0, 0);
+    folder_remove(folder, "out.txt");
+    snprintf(link, sizeof link, "%s/out.txt", folder);
+    CHECK_INT(symlink("/etc/passwd", link), 0);
+    for (int i = 0; i < 3; i++) {
+        struct heard h = {0};
+        CHECK_INT(tsri_search_sync(s, hear, &h, NULL, &r), 0);
+        CHECK_INT(h.n_skipped, i == 0);
+        if (i == 0) CHECK_STR(h.why, "out.txt is a link that leaves the folder");
+        CHECK_INT(r.n_skipped, 1);
+        CHECK_INT(r.n_gone, i == 0);
+        CHECK_INT(r.n_new + r.n_changed, 0);
+        CHECK_INT(n_found(s, "ocelot"), 0);
+    }
+    folder_remove(folder, "out.txt");
+    folder_say(folder, "out.txt", "An ocelot.");
+    synced(s, 0, 1, 0);
+    CHECK_INT(r.n_skipped, 0);
+    CHECK_INT(n_found(s, "ocelot"), 1);
+    tsri_search_close(s);
+}
+
 TEST(a_sync_can_be_stopped_and_goes_on_later)
 {
     struct tsri_search *s = begin("stop");
@@ -224,6 +252,7 @@ int main(void)
     RUN(new_changed_and_gone_files_are_noticed);
     RUN(a_change_under_the_same_time_and_size_is_noticed_while_it_is_fresh);
     RUN(a_touched_file_is_not_written_again);
+    RUN(links_that_leave_the_folder_are_named_once);
     RUN(skipped_files_are_named_once_and_counted_always);
     RUN(a_sync_can_be_stopped_and_goes_on_later);
     RUN(passages_of_a_long_file_are_in_order_and_complete);
