@@ -143,6 +143,20 @@ an_empty_folder_says_what_is_read() {
     grep -q 'nothing to answer from yet: text, HTML and PDF files are read' "$home/err" || fail "$(cat "$home/err")"
 }
 
+# As printed, but for the port and the home folder.
+the_example_of_the_documentation_works() {
+    serve_start "$tmp/server" || return
+    mkdir -p "$tmp/me/.cache"
+    ln -s "$home/deps" "$tmp/me/.cache/tessera"
+    local example
+    example=$(sed -n '/^    curl /,/^$/p' docs/serve.md)
+    [[ $example == *http://127.0.0.1:7465/* ]] || fail "no example: $example" || return
+    out=$(HOME=$tmp/me bash -c "${example//http:\/\/127.0.0.1:7465/$url}" 2>/dev/null)
+    serve_end
+    is "$(json 'x["choices"][0]["message"]["role"]')" assistant
+}
+
+run the_example_of_the_documentation_works
 run folders_and_the_port_are_looked_at_first
 run an_empty_folder_says_what_is_read
 run it_says_where_it_is_and_what_the_key_is
