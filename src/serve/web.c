@@ -97,22 +97,29 @@ static void count_refused(struct tsri_serve *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* With a header more; name NULL: none. */
+static enum MHD_Result refuse_with(struct tsri_serve *s, struct MHD_Connection *c,
+                                   const struct tsri_refusal *no, const char *name,
+                                   const char *value)
+{
+    count_refused(s);
+    struct MHD_Response *r = reply(no->status, "application/json", tsri_reply_refusal(no));
+    if (!r) return MHD_NO;
+    if (name) MHD_add_response_header(r, name, value);
+    return queue(c, no->status, r);
+}
+
 static enum MHD_Result refuse(struct tsri_serve *s, struct MHD_Connection *c,
                               const struct tsri_refusal *no)
 {
-    count_refused(s);
-    return answer(c, no->status, "application/json", tsri_reply_refusal(no));
+    return refuse_with(s, c, no, NULL, NULL);
 }
 
 /* Nothing more of this connection is read, neither a body nor what follows it. */
 static enum MHD_Result refuse_unread(struct tsri_serve *s, struct MHD_Connection *c,
                                      const struct tsri_refusal *no)
 {
-    count_refused(s);
-    struct MHD_Response *r = reply(no->status, "application/json", tsri_reply_refusal(no));
-    if (!r) return MHD_NO;
-    MHD_add_response_header(r, "Connection", "close");
-    return queue(c, no->status, r);
+    return refuse_with(s, c, no, "Connection", "close");
 }
 
 /* ---- routes ---- */
@@ -184,6 +191,15 @@ static enum MHD_Result add_to_head(void *arg, enum MHD_ValueKind kind, const cha
     return MHD_YES;
 }
 
+/* Of an address that has another method. */
+static enum MHD_Result refuse_method(struct tsri_serve *s, struct MHD_Connection *c,
+                                     const char *url, const struct tsri_refusal *no)
+{
+    bool posts, open;
+    (void)route_of(url, &posts, &open);
+    return refuse_with(s, c, no, "Allow", posts ? "POST" : "GET, HEAD");
+}
+
 /* Before anything of the request is believed: false, and nothing more of it is to be read. */
 static bool may_be_read(const struct tsri_serve *s, struct MHD_Connection *c,
                         struct tsri_refusal *no)
@@ -215,7 +231,8 @@ static bool may_ask(const struct tsri_serve *s, struct MHD_Connection *c, const 
         return tsri_refuse(no, 404, "not_found", NULL, "%.100s: there is no such address", url);
     if (!open && !has_token(s, header(c, "Authorization")))
         return tsri_refuse(no, 401, "invalid_api_key", NULL,
-                           "the token that `tessera serve` printed is needed as API key");
+                           "an API key is needed: it is in the file that `tessera serve` named "
+                           "at its start, serve.token in its store");
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     if (posts ? strcmp(method, "POST") != 0 : !get)
         return tsri_refuse(no, 405, "method_not_allowed", NULL, "%.100s: use %s", url,
@@ -433,6 +450,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *c, const char *u
     if (call->too_large)
         tsri_refuse(&call->no, 413, "too_large", NULL, "the body has more than %zu bytes",
                     s->desc.body_bytes_max);
+    if (call->no.status == MHD_HTTP_METHOD_NOT_ALLOWED) return refuse_method(s, c, url, &call->no);
     return call->no.status ? refuse(s, c, &call->no) : dispatch(s, c, url, call);
 }
 

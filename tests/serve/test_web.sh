@@ -21,7 +21,7 @@ everything_else_needs_the_token() {
         refuses 401 None 'token' || return
     done
     req POST /v1/chat/completions "{$hello}" -H 'Authorization: Bearer wrong'
-    refuses 401 None 'token' || return
+    refuses 401 None 'serve.token in its store' || return
     req POST /v1/chat/completions "{$hello}" -H "Authorization: Bearer ${token:0:31}"
     answers 401 || return
     get /v1/models
@@ -70,6 +70,12 @@ unknown_addresses_and_methods_are_errors() {
     refuses 405 None 'use GET' || return
     get /v1/models/other
     refuses 404 model 'only m'
+}
+
+a_wrong_method_gets_the_right_ones() {
+    local with="Authorization: Bearer $token"
+    is "$(curl -s -m 300 -o /dev/null -w '%{http_code} %header{allow}' -H "$with" "$url/v1/chat/completions")" '405 POST' || return
+    is "$(curl -s -m 300 -o /dev/null -w '%{http_code} %header{allow}' -H "$with" -d '{}' "$url/v1/models")" '405 GET, HEAD'
 }
 
 embeddings_are_refused_clearly() {
@@ -141,6 +147,7 @@ run top_shows_the_answers_and_their_cache
 run names_of_hosts_and_other_origins_are_refused
 run no_reply_lets_other_sites_read_it
 run unknown_addresses_and_methods_are_errors
+run a_wrong_method_gets_the_right_ones
 run embeddings_are_refused_clearly
 run a_body_that_is_too_large_is_413
 run a_request_with_two_ends_is_refused_and_nothing_after_it_is_read
