@@ -2,7 +2,7 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | compare | stop | token | gone | bare | pictures FOLDER"""
+  page_check.py chat | room | compare | stop | token | gone | bare | pictures FOLDER"""
 import http.server, json, pathlib, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
@@ -14,6 +14,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
           "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'")
 FILES = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css")}
+SIZES = ((1280, 800), (768, 1024), (390, 844), (320, 568), (740, 340), (320, 256))  # the last one: 1280 x 1024 at 400 %
 WORDS = ["The ", "ferry ", "sails ", "at ", "06:40, ", "every ", "day ", "but ", "Sunday."]
 DOCUMENTS = [
     {"name": "harbor/ferry.md", "bytes": 42, "passage": 2, "passages": 5, "first_byte": 0, "text": "The ferry to Aldmouth sails at 06:40.\n" + HOSTILE},
@@ -158,10 +159,36 @@ def chat(b):
     light = b.evaluate("getComputedStyle(document.body).backgroundColor")
     b.dark(True)
     assert light != b.evaluate("getComputedStyle(document.body).backgroundColor"), "dark is light"
-    for width in (320, 390, 768, 1280):
-        b.size(width, 800)
-        over = b.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert over <= 0, "at %d pixels the page is %d too wide" % (width, over)
+
+
+# Nothing is cut off or scrolls but the chat, which keeps much of the window, and the buttons are in one row.
+def fits(b, what):
+    for width, height in SIZES:
+        b.size(width, height)
+        at = "%s, %d x %d: " % (what, width, height)
+        page, main = (b.evaluate("(e => [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight, e.clientHeight])(%s)" % e)
+                      for e in ("document.documentElement", "document.querySelector('main')"))
+        assert page[0] <= 0, at + "the page is %d too wide" % page[0]
+        assert page[1] <= 0, at + "the page is %d too high" % page[1]
+        assert main[0] <= 0, at + "the chat is %d too wide" % main[0]
+        assert main[2] >= 0.4 * height, at + "%d pixels for the chat" % main[2]
+        rows = b.evaluate("""[...document.querySelectorAll('#ask select, #ask button')].map(e => e.getBoundingClientRect())
+            .filter(r => r.width).map(r => [Math.round(r.top + r.height / 2), r.right, r.bottom])""")
+        assert max(r[0] for r in rows) - min(r[0] for r in rows) <= 12, at + "buttons in two rows"
+        assert all(r[1] <= width and r[2] <= height for r in rows), at + "a button is outside"
+    b.size(1280, 1000)
+
+
+def room(b):
+    opened(b)
+    fits(b, "empty")
+    for i in range(12):
+        ask(b, "When does the ferry sail, please tell me, for the %d. time?" % (i + 1))
+    fits(b, "12 answers")
+    MadeUp.holds = True
+    ask(b, "And who is on it?", waits=False)
+    b.wait("!document.getElementById('stop').hidden")
+    fits(b, "while it is written")
 
 
 def compare(b):
@@ -235,26 +262,37 @@ def bare(b):
     assert b.evaluate("document.getElementById('question').placeholder") == "Ask a question"
 
 
+# Of every state, in every size, for a person to look at.
 def pictures(b, folder):
+    def take(name):
+        for width, height in SIZES[:5]:
+            for dark in (False, True):
+                b.size(width, height)
+                b.dark(dark)
+                time.sleep(0.3)
+                b.screenshot("%s/%s-%dx%d-%s.png" % (folder, name, width, height, "dark" if dark else "light"))
+
     opened(b)
+    take("empty")
+    for _ in range(10):
+        ask(b, "Who is the harbor master?")
     ask(b, "When does the ferry to Aldmouth sail, and on which days does it not?")
-    b.evaluate("document.querySelector('.compare').click()")
-    b.wait("document.querySelectorAll('.side').length === 2 && " + READY)
+    b.evaluate("[...document.querySelectorAll('.compare')].pop().click()")
+    b.wait("document.querySelectorAll('.side').length === 12 && " + READY)
     ask(b, "Who is the harbor master?")
     b.evaluate("[...document.querySelectorAll('.answer:last-child details')].slice(0, 2).forEach(d => { d.open = true; })")
     b.evaluate("document.querySelector('main').scrollTop = 1e6")
-    for width, height in ((1280, 1000), (390, 844)):
-        for dark in (False, True):
-            b.size(width, height)
-            b.dark(dark)
-            time.sleep(0.3)
-            b.screenshot("%s/page-%d-%s.png" % (folder, width, "dark" if dark else "light"))
+    take("answers")
+    MadeUp.holds = True
+    ask(b, "And who is on it?", waits=False)
+    b.wait("!document.getElementById('stop').hidden")
+    take("writing")
 
 
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, compare, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, room, compare, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 
