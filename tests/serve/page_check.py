@@ -2,8 +2,8 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | room | compare | stop | token | gone | bare | pictures FOLDER"""
-import http.server, json, pathlib, sys, threading, time
+  page_check.py chat | room | colours | compare | stop | token | gone | bare | pictures FOLDER"""
+import http.server, json, pathlib, re, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(top / "tests/support"))
@@ -191,6 +191,40 @@ def room(b):
     fits(b, "while it is written")
 
 
+# Of two colours as a browser writes them, by WCAG 2.
+def contrast(*colours):
+    def light(colour):
+        parts = [int(c) / 255 for c in re.findall(r"\d+", colour)[:3]]
+        return sum(w * (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4) for w, c in zip((0.2126, 0.7152, 0.0722), parts))
+    a, z = sorted(map(light, colours))
+    return (z + 0.05) / (a + 0.05)
+
+
+def colours(b):
+    opened(b)
+    ask(b, "When does the ferry sail?")
+    b.evaluate("document.getElementById('login').hidden = document.getElementById('stop').hidden = false")
+    style = "getComputedStyle(document.querySelector('%s')%s)['%s']"
+    for dark in (False, True):
+        b.dark(dark)
+
+        def of(selector, name, part=""):
+            return b.evaluate(style % (selector, part, name))
+
+        back, card = of("body", "background-color"), of(".answer", "background-color")
+        for e in ("textarea", "#token", "#login button", "select", "#clear", "#stop", "#send", ".compare"):
+            got = contrast(of(e, "border-top-color"), card if e in ("#token", "#login button", ".compare") else back)
+            assert got >= 3, "dark %d, border of %s: %.2f" % (dark, e, got)
+        for kind in ("exact", "reused", "recomputed", "new"):
+            got = contrast(of(".bar ." + kind, "background-color"), card)
+            assert got >= 3, "dark %d, %s: %.2f" % (dark, kind, got)
+        assert float(of(".bar", "column-gap").replace("px", "")) >= 2 and of(".bar", "background-color") == "rgba(0, 0, 0, 0)"
+        for e, beside in ((".soft", back), (".numbers", card), (".legend", card)):
+            assert contrast(of(e, "color"), beside) >= 4.5, "dark %d, text of %s" % (dark, e)
+        assert contrast(of("textarea", "color", ", '::placeholder'"), card) >= 4.5, "dark %d, placeholder" % dark
+        assert contrast(of("#send", "color"), of("#send", "background-color")) >= 4.5, "dark %d, Send" % dark
+
+
 def compare(b):
     opened(b)
     ask(b, "When does the ferry sail?")
@@ -292,7 +326,7 @@ def pictures(b, folder):
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, room, compare, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, room, colours, compare, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 

@@ -11,6 +11,7 @@ look() {
 
 it_shows_answers_passages_and_cost_as_text() { look chat; }
 nothing_is_cut_off_and_only_the_chat_scrolls() { look room; }
+borders_bars_and_text_have_contrast() { look colours; }
 it_compares_with_a_full_read() { look compare; }
 an_answer_can_be_stopped() { look stop; }
 it_takes_its_token_from_the_address_or_asks() { look token; }
@@ -26,6 +27,7 @@ nothing_is_inline_and_nothing_becomes_markup() {
 
 run it_shows_answers_passages_and_cost_as_text
 run nothing_is_cut_off_and_only_the_chat_scrolls
+run borders_bars_and_text_have_contrast
 run it_compares_with_a_full_read
 run an_answer_can_be_stopped
 run it_takes_its_token_from_the_address_or_asks
