@@ -5,6 +5,7 @@
 const $ = id => document.getElementById(id);
 const WELCOME = $('empty').textContent, ABOUT_MS = 10000, KINDS = ['exact', 'reused', 'recomputed', 'new'];
 const MEANING = {exact: 'exact from the cache', reused: 'reused', recomputed: 'recomputed', new: 'new'};
+const SAY_MS = 5000, NAMES_MAX = 3; /* between two reports to screen readers; names in one */
 let token = '', model = '', turns = [], chat = 0, running = null;
 
 /* ---- the token: in the fragment of the address, which is never sent ---- */
@@ -93,11 +94,43 @@ function showCost(side, about, full) {
   if (about.tokens) showTokens(side.box, about.tokens);
 }
 
+/* ---- while a prompt is read ---- */
+function readingText(p) {
+  const all = p.documents || [], names = [...new Set(all.map(n => n || 'a document of the request'))];
+  const more = names.length > NAMES_MAX ? ' and ' + count(names.length - NAMES_MAX, 'other') : '';
+  const what = all.length ? count(all.length, 'passage') + ' from ' + names.slice(0, NAMES_MAX).join(', ') + more : 'the question';
+  const left = p.seconds_left == null ? '' : ', about ' +
+    (p.seconds_left < 90 ? Math.max(1, Math.round(p.seconds_left)) + ' s left' : Math.round(p.seconds_left / 60) + ' min left');
+  return 'Reading ' + what + ': ' + (p.tokens_read || 0).toLocaleString('en') + ' of ' + count(p.tokens || 0, 'token') + left;
+}
+
+/* In the answer's place until its first token; `p` null: no more. Screen readers are told by an element
+ * outside of the log, which is busy, and not about every change. */
+function showReading(side, p) {
+  if (!p) {
+    if (side.reading) side.reading.remove();
+    side.reading = null;
+    $('reading').textContent = '';
+    return;
+  }
+  const text = readingText(p), now = performance.now();
+  if (!side.reading) {
+    side.reading = make('p', null, 'reading soft');
+    side.reading.setAttribute('aria-live', 'off');
+    side.said.before(side.reading);
+    side.told = -Infinity;
+  }
+  following(() => { side.reading.textContent = text; });
+  if (now - side.told < SAY_MS) return;
+  side.told = now;
+  $('reading').textContent = text;
+}
+
 /* ---- one answer ---- */
 function newSide(parent, title) {
   const box = make('div', parent, 'side writing');
   if (title) make('h2', box, '', title);
-  return {box, said: make('p', box, 'said'), text: '', first: null, about: null, ended: ''};
+  return {box, said: make('p', box, 'said'), text: '', first: null, about: null, ended: '', reading: null};
 }
 function fail(side, text) {
   following(() => { make('p', side.box, 'problem', text).setAttribute('role', 'alert'); });
@@ -125,10 +158,12 @@ function take(side, event, start) {
   if (event.error) throw new Error(event.error.message || 'the server failed');
   const choice = event.choices && event.choices[0];
   const more = choice && choice.delta && choice.delta.content;
-  if (event.tessera) side.about = event.tessera;
+  if (event.tessera && event.tessera.progress) showReading(side, event.tessera.progress);
+  else if (event.tessera) side.about = event.tessera;
   if (choice && choice.finish_reason) side.ended = choice.finish_reason;
   if (!more) return;
   if (side.first === null) side.first = (performance.now() - start) / 1000;
+  if (side.reading) showReading(side, null);
   side.text += more;
   following(() => { side.said.textContent = side.text; });
 }
@@ -141,7 +176,8 @@ async function refusal(response) {
 /* Whether the answer came to its end. */
 async function write(side, messages, tessera) {
   const start = performance.now();
-  const body = {model, messages, stream: true, temperature: 0, tessera, stream_options: {include_usage: true}};
+  const body = {model, messages, stream: true, temperature: 0, tessera: Object.assign({progress: true}, tessera),
+    stream_options: {include_usage: true}};
   try {
     const response = await fetch('/v1/chat/completions', {
       method: 'POST', signal: running.signal, headers: headers({'Content-Type': 'application/json'}),
@@ -161,6 +197,7 @@ async function write(side, messages, tessera) {
     } else fail(side, e.message);
     return false;
   } finally {
+    showReading(side, null);
     side.box.classList.remove('writing');
   }
 }

@@ -2,8 +2,8 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | room | colours | compare | stop | token | gone | bare | pictures FOLDER"""
-import http.server, json, pathlib, re, sys, threading, time
+  page_check.py chat | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
+import http.server, json, pathlib, queue, re, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(top / "tests/support"))
@@ -29,8 +29,13 @@ def about(full, mode):
             "seconds": {"queued": 0, "first_token": 12.5 if full else 0.62, "full_read_estimate": None if full else 11.8, "total": 13}}
 
 
+def progress(read, left=None, names=("ferry.md", "harbor.md", HOSTILE, "map.md")):
+    return {"documents": [*names, *names, *names], "tokens_read": read, "tokens": 6642, "seconds_left": left}
+
+
 class MadeUp(http.server.BaseHTTPRequestHandler):
     wants_token, asked, holds, dies = False, [], False, False
+    steps = None  # a queue of what is told while the prompt is read, None last; None: one step
     documents = {"files": 74, "passages": 812, "bytes": 900000}
 
     def send(self, status, kind, body):
@@ -69,6 +74,9 @@ class MadeUp(http.server.BaseHTTPRequestHandler):
             return self.send(400, "application/json", json.dumps({"error": {"message": "too long: " + HOSTILE}}).encode())
         full = body["tessera"]["mode"] == "exact"
         self.send(200, "text/event-stream", b"")
+        if body["tessera"].get("progress"):
+            for step in iter(self.steps.get if self.steps else iter([progress(0), None]).__next__, None):
+                self.event([], tessera={"progress": step})
         self.event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
         for i, word in enumerate([HOSTILE + "\n"] + WORDS if "markup" in question else WORDS):
             if self.dies and i == 3:
@@ -230,12 +238,52 @@ def compare(b):
     ask(b, "When does the ferry sail?")
     b.evaluate("document.querySelector('.compare').click()")
     b.wait("document.querySelectorAll('.side').length === 2 && " + READY)
-    assert MadeUp.asked[-1]["tessera"] == {"mode": "exact", "cache": False}, MadeUp.asked[-1]
+    assert MadeUp.asked[-1]["tessera"] == {"mode": "exact", "cache": False, "progress": True}, MadeUp.asked[-1]
     assert MadeUp.asked[-1]["messages"] == MadeUp.asked[-2]["messages"]
     expect(text(b, ".side h2"), "With the cache|Full read, without the cache")
     expect(text(b, ".numbers"), "first token after 13 s")
     expect(text(b, ".answer > .numbers"), "The same answer; the first token was 20.2x faster")
     assert b.said == [], b.said
+
+
+def reading(b):
+    MadeUp.steps = queue.Queue()
+    opened(b)
+    b.evaluate("window.clock = 0; performance.now = () => window.clock; 0")
+    ask(b, "When does the ferry sail?", waits=False)
+    names = "Reading 12 passages from ferry.md, harbor.md, " + HOSTILE + " and 1 other: "
+    said = "document.getElementById('reading').textContent"
+    told = "document.querySelector('.answer .reading').textContent"
+    MadeUp.steps.put(progress(0))
+    b.wait("!!document.querySelector('.answer .reading')")
+    assert b.evaluate(told) == b.evaluate(said) == names + "0 of 6,642 tokens"
+    assert MadeUp.asked[-1]["stream"] and MadeUp.asked[-1]["tessera"] == {"mode": "auto", "progress": True}
+    fits(b, "while it is read")
+    # Everybody sees each step; who listens hears one in five seconds.
+    b.evaluate("window.clock = 4900")
+    MadeUp.steps.put(progress(1200, 40.4))
+    b.wait(told + ".includes('1,200')")
+    assert b.evaluate(told) == names + "1,200 of 6,642 tokens, about 40 s left"
+    assert b.evaluate(said) == names + "0 of 6,642 tokens"
+    b.evaluate("window.clock = 5100")
+    MadeUp.steps.put(progress(2000, 200, ()))
+    b.wait(told + ".includes('2,000')")
+    assert b.evaluate(told) == b.evaluate(said) == "Reading the question: 2,000 of 6,642 tokens, about 3 min left"
+    assert b.evaluate("document.getElementById('reading').getAttribute('role')") == "status"
+    assert b.evaluate("!document.querySelector('[aria-busy=true] #reading')"), "what is busy is not told"
+    assert text(b, ".said") == ""
+    MadeUp.steps.put(None)
+    b.wait(READY)
+    assert text(b, ".said") == "".join(WORDS) and text(b, ".reading") == b.evaluate(said) == ""
+    expect(text(b, ".numbers"), "first token after 0.62 s")  # of the reply, and no step in its place
+    # Stopped while it is read: the question is there again.
+    ask(b, "And now?", waits=False)
+    MadeUp.steps.put(progress(0))
+    b.wait("!!document.querySelector('.answer:last-child .reading')")
+    b.press("Escape")
+    b.wait(READY)
+    assert text(b, ".reading") == b.evaluate(said) == "" and b.evaluate("document.getElementById('question').value") == "And now?"
+    MadeUp.steps.put(None)
 
 
 def stop(b):
@@ -303,6 +351,7 @@ def pictures(b, folder):
             for dark in (False, True):
                 b.size(width, height)
                 b.dark(dark)
+                b.evaluate("document.querySelector('main').scrollTop = 1e6")
                 time.sleep(0.3)
                 b.screenshot("%s/%s-%dx%d-%s.png" % (folder, name, width, height, "dark" if dark else "light"))
 
@@ -317,16 +366,21 @@ def pictures(b, folder):
     b.evaluate("[...document.querySelectorAll('.answer:last-child details')].slice(0, 2).forEach(d => { d.open = true; })")
     b.evaluate("document.querySelector('main').scrollTop = 1e6")
     take("answers")
-    MadeUp.holds = True
+    MadeUp.steps = queue.Queue()
     ask(b, "And who is on it?", waits=False)
-    b.wait("!document.getElementById('stop').hidden")
+    MadeUp.steps.put(progress(1200, 40))
+    b.wait("!!document.querySelector('.reading')")
+    take("reading")
+    MadeUp.holds = True
+    MadeUp.steps.put(None)
+    b.wait("!document.querySelector('.reading')")
     take("writing")
 
 
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, room, colours, compare, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 

@@ -13,6 +13,7 @@ it_shows_answers_passages_and_cost_as_text() { look chat; }
 nothing_is_cut_off_and_only_the_chat_scrolls() { look room; }
 borders_bars_and_text_have_contrast() { look colours; }
 it_compares_with_a_full_read() { look compare; }
+it_tells_what_is_read_and_how_long_that_takes() { look reading; }
 an_answer_can_be_stopped() { look stop; }
 it_takes_its_token_from_the_address_or_asks() { look token; }
 what_was_written_stays_when_the_server_is_gone() { look gone; }
@@ -29,6 +30,7 @@ run it_shows_answers_passages_and_cost_as_text
 run nothing_is_cut_off_and_only_the_chat_scrolls
 run borders_bars_and_text_have_contrast
 run it_compares_with_a_full_read
+run it_tells_what_is_read_and_how_long_that_takes
 run an_answer_can_be_stopped
 run it_takes_its_token_from_the_address_or_asks
 run what_was_written_stays_when_the_server_is_gone
