@@ -60,8 +60,13 @@ function showTokens(parent, tokens) {
   }
 }
 
-function showDocuments(parent, documents) {
-  if (!documents || !documents.length) return;
+function showDocuments(parent, about) {
+  const documents = about.documents || [];
+  if (!documents.length) {
+    if (about.documents_searched)
+      make('p', parent, 'numbers', 'No document was found for this question: the model answered from what it has learned.');
+    return;
+  }
   const box = make('details', parent);
   const names = [...new Set(documents.map(d => d.name || 'a document of the request'))];
   make('summary', box, '', 'From ' + count(documents.length, 'passage') + ': ' + names.join(', '));
@@ -72,6 +77,9 @@ function showDocuments(parent, documents) {
     make('pre', one, '', d.text || '(text of the request)').tabIndex = 0;
   }
 }
+
+/* Whether stored text was read again although it might have been reused: the gate was not sure. */
+const wasRefused = about => about.mode === 'auto' && about.exact && about.tokens && about.tokens.recomputed > 0 && !about.tokens.reused;
 
 /* What it cost, in words: the time, what a full read takes, and how far the answer can be trusted. */
 function showCost(side, about, full) {
@@ -91,6 +99,7 @@ function showCost(side, about, full) {
     }
   }
   if (!full && about.trust) p.append('; ' + about.trust);
+  if (!full && wasRefused(about)) p.append('; read in full, because with reuse the answer might have been another one');
   if (about.tokens) showTokens(side.box, about.tokens);
 }
 
@@ -249,7 +258,7 @@ async function ask(text) {
   following(() => {
     if (side.about) {
       showCost(side, side.about, false);
-      showDocuments(card, side.about.documents);
+      showDocuments(card, side.about);
     }
     if (ended) {
       const row = make('div', card, 'row'), button = make('button', row, 'compare', 'Compare with a full read');

@@ -2,7 +2,7 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
+  page_check.py chat | why | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
 import http.server, json, pathlib, queue, re, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
@@ -21,11 +21,16 @@ DOCUMENTS = [
     {"name": HOSTILE + ".txt", "bytes": 9, "passage": 1, "passages": 1, "first_byte": 0, "text": "Not on Sundays."}]
 
 
-def about(full, mode):
+def about(full, mode, question=""):
+    if "doubted" in question:  # by the gate
+        return {**about(False, mode), "exact": True, "sure": 1, "trust": "exactly the answer of a full read",
+                "tokens": {"exact": 38, "reused": 0, "recomputed": 1394, "new": 48}}
+    if "nothing" in question:  # is found
+        return {**about(True, mode), "documents": [], "documents_searched": "unsearched" not in question}
     tokens = {"exact": 0, "reused": 0, "recomputed": 0, "new": 1480} if full else {"exact": 38, "reused": 1310, "recomputed": 84, "new": 48}
     return {"mode": mode, "exact": full, "sure": 1 if full else 0.97,
             "trust": "exactly the answer of a full read" if full else "same answer as a full read: very likely",
-            "tokens": tokens, "documents": DOCUMENTS,
+            "tokens": tokens, "documents": DOCUMENTS, "documents_searched": True,
             "seconds": {"queued": 0, "first_token": 12.5 if full else 0.62, "full_read_estimate": None if full else 11.8, "total": 13}}
 
 
@@ -86,7 +91,7 @@ class MadeUp(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.05)
             self.event([{"index": 0, "delta": {"content": word}, "finish_reason": None}])
         self.event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
-        self.event([], usage={"prompt_tokens": 1480}, tessera=about(full, body["tessera"]["mode"]))
+        self.event([], usage={"prompt_tokens": 1480}, tessera=about(full, body["tessera"]["mode"], question))
         self.wfile.write(b"data: [DONE]\n\n")
 
     def handle(self):
@@ -167,6 +172,21 @@ def chat(b):
     light = b.evaluate("getComputedStyle(document.body).backgroundColor")
     b.dark(True)
     assert light != b.evaluate("getComputedStyle(document.body).backgroundColor"), "dark is light"
+
+
+# Whether there are documents behind an answer, and why they were not reused.
+def why(b):
+    opened(b)
+    none, gate = "No document was found for this question: the model answered from what it has learned.", "; read in full, because"
+    expect(text(b, "#empty"), "short prompts, and those whose answer might change by that, are read in full")
+    ask(b, "When?")
+    assert none not in text(b, ".answer") and gate not in text(b, ".answer"), text(b, ".answer")
+    ask(b, "Is nothing found?")
+    expect(text(b, ".answer:last-child"), none)
+    ask(b, "Is nothing found, unsearched?")
+    assert none not in text(b, ".answer:last-child")
+    ask(b, "Is it doubted?")
+    expect(text(b, ".answer:last-child .numbers"), "exactly the answer of a full read" + gate + " with reuse the answer might have been another one")
 
 
 # Nothing is cut off or scrolls but the chat, which keeps much of the window, and the buttons are in one row.
@@ -380,7 +400,7 @@ def pictures(b, folder):
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, why, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 
