@@ -19,8 +19,13 @@ function takeToken() {
 }
 const headers = more => Object.assign(token ? {Authorization: 'Bearer ' + token} : {}, more);
 function askToken(wanted) {
+  const shown = !$('login').hidden;
   $('login').hidden = !wanted;
-  if (wanted) $('token').focus();
+  $('wrong').hidden = !token;
+  if (!wanted) return;
+  model = '';
+  $('about').textContent = 'token needed';
+  if (!shown) $('token').focus();
 }
 
 /* ---- pieces of the page ---- */
@@ -307,7 +312,11 @@ async function about() {
     const response = await fetch('/tessera/status', {headers: headers(), cache: 'no-store'});
     askToken(response.status === 401);
     state('');
-    if (!response.ok) return;
+    if (response.status === 401) return;
+    if (!response.ok) {
+      $('about').textContent = (await refusal(response)).message;
+      return;
+    }
     const s = await response.json();
     model = s.model;
     const d = s.documents;
@@ -316,6 +325,7 @@ async function about() {
     $('about').textContent = s.model + (d ? ', ' + count(d.files, 'document') + ' in ' + count(d.passages, 'passage') : ', no documents');
   } catch (e) {
     state('no connection');
+    if (!model) $('about').textContent = '';
   }
 }
 takeToken();

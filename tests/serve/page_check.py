@@ -328,7 +328,17 @@ def token(b):
     server, url = serve()
     b.open(url)
     b.wait("!document.getElementById('login').hidden")
-    b.evaluate("document.getElementById('token').value = '%s'; document.getElementById('login').requestSubmit()" % TOKEN)
+    assert text(b, "#about") == "token needed" and b.evaluate("document.getElementById('wrong').hidden")
+    assert b.evaluate("document.activeElement.id") == "token"
+    expect(text(b, "#login"), "in the file serve.token in the store of tessera serve, or in the one that --token-file names")
+    fits(b, "without a token")
+    give = "document.getElementById('token').value = '%s'; document.getElementById('login').requestSubmit()"
+    b.evaluate(give % "no key at all")
+    b.wait("!document.getElementById('wrong').hidden")
+    # Who is elsewhere on the page stays there when the page looks again.
+    b.evaluate("document.getElementById('question').focus(); about()")
+    assert b.evaluate("document.activeElement.id") == "question", "the focus is taken"
+    b.evaluate(give % TOKEN)
     b.wait("document.getElementById('login').hidden && document.getElementById('about').textContent.includes('74')")
     b.evaluate("sessionStorage.clear()")
     b.open("about:blank")
@@ -350,7 +360,7 @@ def gone(b):
     server.shutdown()
     server.server_close()
     ask(b, "Still there?")
-    assert b.evaluate("document.querySelectorAll('.problem').length") == 2
+    assert b.evaluate("document.querySelectorAll('.answer .problem').length") == 2
     assert b.evaluate("document.getElementById('question').value") == "Still there?"
     expect(text(b, ".said"), "The ferry sails")
 
@@ -375,8 +385,13 @@ def pictures(b, folder):
                 time.sleep(0.3)
                 b.screenshot("%s/%s-%dx%d-%s.png" % (folder, name, width, height, "dark" if dark else "light"))
 
-    opened(b)
+    MadeUp.wants_token = True
+    opened(b, "#token=" + TOKEN)
     take("empty")
+    b.evaluate("token = 'no key at all'; about()")
+    take("login")
+    MadeUp.wants_token = False
+    b.evaluate("about()")
     for _ in range(10):
         ask(b, "Who is the harbor master?")
     ask(b, "When does the ferry to Aldmouth sail, and on which days does it not?")
