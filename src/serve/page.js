@@ -124,7 +124,7 @@ function showReading(side, p) {
   if (!p) {
     if (side.reading) side.reading.remove();
     side.reading = null;
-    $('reading').textContent = '';
+    $('told').textContent = '';
     return;
   }
   const text = readingText(p), now = performance.now();
@@ -137,14 +137,101 @@ function showReading(side, p) {
   following(() => { side.reading.textContent = text; });
   if (now - side.told < SAY_MS) return;
   side.told = now;
-  $('reading').textContent = text;
+  $('told').textContent = text;
+}
+
+/* ---- Markdown of answers: code and bold become nodes with text; all else stays as it was written ---- */
+const FENCE = /^(\s*)(`{3,}|~{3,})([^`]*)$/, CODE_SAID_MS = 2000;
+/* Code `...` or bold **...** within a line, up to 500 characters; 2**3**4 is neither. */
+const INLINE = /(`+)([^`](?:.{0,500}?[^`])?)\1(?!`)|\B\*\*([^\s*](?:.{0,500}?[^\s*])?)\*\*\B/g;
+
+/* A fence that is not closed, or not yet, goes to the end. */
+function blocksOf(text) {
+  const blocks = [];
+  let lines = [], open = null;
+  const end = () => {
+    const block = {code: !!open, language: open ? open[3].trim() : '', text: lines.join('\n')};
+    if (!open) block.text = block.text.replace(/^\n+|\n+$/g, '');
+    if (open || block.text) blocks.push(block);
+    lines = [];
+  };
+  for (const line of text.split('\n')) {
+    const fence = FENCE.exec(line);
+    if (open ? fence && fence[2].startsWith(open[2]) && !fence[3].trim() : fence) {
+      end();
+      open = open ? null : fence;
+    } else lines.push(open && line.startsWith(open[1]) ? line.slice(open[1].length) : line);
+  }
+  if (open || lines.length) end();
+  return blocks;
+}
+
+function fillText(parent, text) {
+  let at = 0;
+  for (const m of text.matchAll(INLINE)) {
+    parent.append(text.slice(at, m.index));
+    if (m[1]) make('code', parent, '', m[2].replace(/^ (.*) $/, '$1'));
+    else fillText(make('strong', parent), m[3]);
+    at = m.index + m[0].length;
+  }
+  parent.append(text.slice(at));
+}
+
+/* Where there is no clipboard, as on pages that are neither HTTPS nor local, the code is selected. */
+async function copy(code, button) {
+  let done = 'Copied';
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch (e) {
+    getSelection().selectAllChildren(code);
+    done = 'Selected';
+  }
+  button.textContent = $('told').textContent = done;
+  setTimeout(() => {
+    button.textContent = 'Copy';
+    if ($('told').textContent === done) $('told').textContent = '';
+  }, CODE_SAID_MS);
+}
+
+function newBlock(parent, block) {
+  if (!block.code) return make('p', parent);
+  const box = make('div', parent, 'code'), top = make('div', box, 'row'), code = make('code', make('pre', box));
+  make('span', top, 'soft', block.language);
+  const button = make('button', top, 'copy', 'Copy');
+  button.type = 'button';
+  button.title = 'Copy the code';
+  button.addEventListener('click', () => copy(code, button));
+  code.parentElement.tabIndex = 0;
+  return box;
+}
+
+/* Only what has changed: who reads, selects or copies what is above is not disturbed. */
+function showSaid(side) {
+  const blocks = blocksOf(side.text), old = side.blocks;
+  blocks.forEach((block, i) => {
+    if (old[i] && old[i].code === block.code && old[i].language === block.language) {
+      if (old[i].text === block.text) return;
+    } else {
+      while (side.said.children[i]) side.said.lastChild.remove();
+      old.length = i;
+      newBlock(side.said, block);
+    }
+    const node = side.said.children[i];
+    if (block.code) node.querySelector('code').textContent = block.text;
+    else {
+      node.textContent = '';
+      fillText(node, block.text);
+    }
+  });
+  while (side.said.children[blocks.length]) side.said.lastChild.remove();
+  side.blocks = blocks;
 }
 
 /* ---- one answer ---- */
 function newSide(parent, title) {
   const box = make('div', parent, 'side writing');
   if (title) make('h2', box, '', title);
-  return {box, said: make('p', box, 'said'), text: '', first: null, about: null, ended: '', reading: null};
+  return {box, said: make('div', box, 'said'), text: '', blocks: [], first: null, about: null, ended: '', reading: null};
 }
 function fail(side, text) {
   following(() => { make('p', side.box, 'problem', text).setAttribute('role', 'alert'); });
@@ -179,7 +266,7 @@ function take(side, event, start) {
   if (side.first === null) side.first = (performance.now() - start) / 1000;
   if (side.reading) showReading(side, null);
   side.text += more;
-  following(() => { side.said.textContent = side.text; });
+  following(() => { showSaid(side); });
 }
 
 async function refusal(response) {

@@ -2,7 +2,7 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | why | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
+  page_check.py chat | why | markdown | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
 import http.server, json, pathlib, queue, re, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
@@ -16,6 +16,9 @@ POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src data
 FILES = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css")}
 SIZES = ((1280, 800), (768, 1024), (390, 844), (320, 568), (740, 340), (320, 256))  # the last one: 1280 x 1024 at 400 %
 WORDS = ["The ", "ferry ", "sails ", "at ", "06:40, ", "every ", "day ", "but ", "Sunday."]
+CODE = HOSTILE + "\n    <b>**as** `it` is</b>" + 30 * " and long"
+MARKDOWN = ("Set **bold <b>x</b> `in` it** and `code <i>y</i>`, " + HOSTILE + ", not 2**3**4, a * b or `open.\n- `-n`: a list\n| a | b |\n\n"
+            "   ```html\n" + "".join("   %s\n" % line for line in CODE.split("\n")) + "   ```\n\nThen:\n~~~\nopen ```\nto the end")
 DOCUMENTS = [
     {"name": "harbor/ferry.md", "bytes": 42, "passage": 2, "passages": 5, "first_byte": 0, "text": "The ferry to Aldmouth sails at 06:40.\n" + HOSTILE},
     {"name": HOSTILE + ".txt", "bytes": 9, "passage": 1, "passages": 1, "first_byte": 0, "text": "Not on Sundays."}]
@@ -83,7 +86,10 @@ class MadeUp(http.server.BaseHTTPRequestHandler):
             for step in iter(self.steps.get if self.steps else iter([progress(0), None]).__next__, None):
                 self.event([], tessera={"progress": step})
         self.event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
-        for i, word in enumerate([HOSTILE + "\n"] + WORDS if "markup" in question else WORDS):
+        words = [HOSTILE + "\n"] + WORDS if "markup" in question else WORDS
+        if "code" in question:
+            words = [MARKDOWN[i:i + 3] for i in range(0, len(MARKDOWN), 3)]
+        for i, word in enumerate(words):
             if self.dies and i == 3:
                 return
             while self.holds and i == 3:  # until the page leaves: the writing fails then
@@ -189,6 +195,35 @@ def why(b):
     expect(text(b, ".answer:last-child .numbers"), "exactly the answer of a full read" + gate + " with reuse the answer might have been another one")
 
 
+def markdown(b):
+    opened(b)
+    ask(b, "How, in code?")
+    assert text(b, ".said strong") == "bold <b>x</b> in it", text(b, ".said strong")
+    assert text(b, ".said p code") == "in|code <i>y</i>|-n", text(b, ".said p code")
+    assert text(b, ".said pre code") == CODE + "|open ```\nto the end", text(b, ".said pre code")
+    assert text(b, ".said .code span") == "html|"
+    expect(text(b, ".said p"), "code <i>y</i>, " + HOSTILE + ", not 2**3**4, a * b or `open.\n- -n: a list\n| a | b ||Then:")
+    assert b.evaluate("document.querySelectorAll('.said :is(img, script, i, b)').length") == 0, "text became markup"
+    # Copied as it was written, or selected where there is no clipboard.
+    b.evaluate("navigator.clipboard.writeText = async t => { window.copied = t; }; document.querySelector('.copy').click()")
+    b.wait("document.querySelector('.copy').textContent === 'Copied'")
+    assert b.evaluate("window.copied") == CODE and text(b, "#told") == "Copied"
+    b.evaluate("navigator.clipboard.writeText = async t => { throw new Error(); }; [...document.querySelectorAll('.copy')].pop().click()")
+    b.wait("[...document.querySelectorAll('.copy')].pop().textContent === 'Selected'")
+    assert b.evaluate("getSelection().toString()") == "open ```\nto the end"
+    fits(b, "code")
+    # What is above does not change while more is written, and the model sees its own words again.
+    MadeUp.holds = True
+    ask(b, "And more code?", waits=False)
+    b.wait("document.querySelectorAll('.said')[1].textContent.includes('Set')")
+    MadeUp.holds = False
+    kept = b.evaluate("(window.part = document.querySelectorAll('.said')[1].firstChild) !== null")
+    b.wait(READY)
+    assert kept and b.evaluate("part === document.querySelectorAll('.said')[1].firstChild")
+    assert MadeUp.asked[-1]["messages"][1]["content"] == MARKDOWN
+    assert b.said == [], b.said
+
+
 # Nothing is cut off or scrolls but the chat, which keeps much of the window, and the buttons are in one row.
 def fits(b, what):
     for width, height in SIZES:
@@ -272,7 +307,7 @@ def reading(b):
     b.evaluate("window.clock = 0; performance.now = () => window.clock; 0")
     ask(b, "When does the ferry sail?", waits=False)
     names = "Reading 12 passages from ferry.md, harbor.md, " + HOSTILE + " and 1 other: "
-    said = "document.getElementById('reading').textContent"
+    said = "document.getElementById('told').textContent"
     told = "document.querySelector('.answer .reading').textContent"
     MadeUp.steps.put(progress(0))
     b.wait("!!document.querySelector('.answer .reading')")
@@ -289,8 +324,8 @@ def reading(b):
     MadeUp.steps.put(progress(2000, 200, ()))
     b.wait(told + ".includes('2,000')")
     assert b.evaluate(told) == b.evaluate(said) == "Reading the question: 2,000 of 6,642 tokens, about 3 min left"
-    assert b.evaluate("document.getElementById('reading').getAttribute('role')") == "status"
-    assert b.evaluate("!document.querySelector('[aria-busy=true] #reading')"), "what is busy is not told"
+    assert b.evaluate("document.getElementById('told').getAttribute('role')") == "status"
+    assert b.evaluate("!document.querySelector('[aria-busy=true] #told')"), "what is busy is not told"
     assert text(b, ".said") == ""
     MadeUp.steps.put(None)
     b.wait(READY)
@@ -397,7 +432,7 @@ def pictures(b, folder):
     ask(b, "When does the ferry to Aldmouth sail, and on which days does it not?")
     b.evaluate("[...document.querySelectorAll('.compare')].pop().click()")
     b.wait("document.querySelectorAll('.side').length === 12 && " + READY)
-    ask(b, "Who is the harbor master?")
+    ask(b, "Who is the harbor master, in code?")
     b.evaluate("[...document.querySelectorAll('.answer:last-child details')].slice(0, 2).forEach(d => { d.open = true; })")
     b.evaluate("document.querySelector('main').scrollTop = 1e6")
     take("answers")
@@ -415,7 +450,7 @@ def pictures(b, folder):
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, why, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, why, markdown, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 
