@@ -1,12 +1,15 @@
 /* page.js - sends questions to /v1/chat/completions and shows what comes: the answer as it is written,
  * the passages that were used, what came from the cache and what it cost. Text of documents, answers
- * and errors is only ever set as text, never as markup. */
+ * and errors is only ever set as text, never as markup. The chat is kept for this tab, until it is
+ * closed or a new chat begins. */
 'use strict';
 const $ = id => document.getElementById(id);
 const WELCOME = $('empty').textContent, ABOUT_MS = 10000, KINDS = ['exact', 'reused', 'recomputed', 'new'];
 const MEANING = {exact: 'exact from the cache', reused: 'reused', recomputed: 'recomputed', new: 'new'};
+const KEPT = 'tessera-serve-chat', KEPT_MAX = 1000000; /* characters; browsers allow 5 MB or more */
+const CUT_OFF = {text: 'The answer was cut off.', kind: 'numbers'};
 const SAY_MS = 5000, NAMES_MAX = 3; /* between two reports to screen readers; names in one */
-let token = '', model = '', turns = [], chat = 0, running = null;
+let token = '', model = '', turns = [], cut = false, chat = 0, running = null;
 
 /* ---- the token: in the fragment of the address, which is never sent ---- */
 function takeToken() {
@@ -228,14 +231,19 @@ function showSaid(side) {
 }
 
 /* ---- one answer ---- */
-function newSide(parent, title) {
+/* The answer of a turn, {asked, said, about, first, note, ended}: what is kept of it. */
+function newSide(parent, title, turn = {}) {
   const box = make('div', parent, 'side writing');
   if (title) make('h2', box, '', title);
-  return {box, said: make('div', box, 'said'), text: '', blocks: [], first: null, about: null, ended: '', reading: null};
+  return {box, turn, said: make('div', box, 'said'), text: '', blocks: [], first: null, about: null, ended: '', reading: null};
 }
-function fail(side, text) {
-  following(() => { make('p', side.box, 'problem', text).setAttribute('role', 'alert'); });
+function showNote(side, text, kind) {
+  let p;
+  following(() => { p = make('p', side.box, kind, text); });
+  side.turn.note = {text, kind};
+  return p;
 }
+const fail = (side, text) => showNote(side, text, 'problem').setAttribute('role', 'alert');
 
 /* Events of the stream, one object each. */
 async function* events(body) {
@@ -266,6 +274,7 @@ function take(side, event, start) {
   if (side.first === null) side.first = (performance.now() - start) / 1000;
   if (side.reading) showReading(side, null);
   side.text += more;
+  side.turn.said = side.text;
   following(() => { showSaid(side); });
 }
 
@@ -288,13 +297,15 @@ async function write(side, messages, tessera) {
     for await (const event of events(response.body)) take(side, event, start);
     state('');
     if (!side.ended) throw new TypeError();
-    if (side.ended === 'length') make('p', side.box, 'numbers', 'ended at its limit of length');
+    side.turn.note = null;
+    if (side.ended === 'length') showNote(side, 'ended at its limit of length', 'numbers');
     return true;
   } catch (e) {
-    if (running.signal.aborted) make('p', side.box, 'numbers', 'stopped');
+    if (running.signal.aborted) showNote(side, 'stopped', 'numbers');
     else if (e instanceof TypeError) {
       state('no connection');
       fail(side, 'The server is gone. What it wrote so far stays; ask again when it is back.');
+      side.turn.note = CUT_OFF; /* a page that is left ends here, too */
     } else fail(side, e.message);
     return false;
   } finally {
@@ -333,34 +344,102 @@ async function compare(sides, side, messages, button) {
   $('question').focus();
 }
 
-async function ask(text) {
-  const mode = $('mode').value, mine = chat;
+/* What the model sees of these turns. */
+const messagesOf = some => some.filter(t => t.said).flatMap(t => [{role: 'user', content: t.asked}, {role: 'assistant', content: t.said}]);
+
+function newCard(turn) {
   $('empty').hidden = true;
-  busy(true);
-  const messages = turns.concat({role: 'user', content: text});
   make('h2', $('talk'), 'unseen', 'You asked');
-  make('div', $('talk'), 'question', text);
+  make('div', $('talk'), 'question', turn.asked);
   const card = make('article', $('talk'), 'answer');
   card.setAttribute('aria-label', 'Answer');
-  const sides = make('div', card, 'sides'), side = newSide(sides);
-  following(() => {});
-  card.scrollIntoView({block: 'end'});
-  const ended = await write(side, messages, {mode});
-  if (side.text && mine === chat) turns = messages.concat({role: 'assistant', content: side.text});
+  const sides = make('div', card, 'sides');
+  return {card, sides, side: newSide(sides, '', turn)};
+}
+
+/* Below an answer that has ended, or that a tab had kept. */
+function showEnd({card, sides, side}, messages) {
+  if (side.about) {
+    showCost(side, side.about, false);
+    showDocuments(card, side.about);
+  }
+  if (!side.turn.ended) return;
+  const row = make('div', card, 'row'), button = make('button', row, 'compare', 'Compare with a full read');
+  button.type = 'button';
+  button.addEventListener('click', () => compare(sides, side, messages, button));
+}
+
+async function ask(text) {
+  const mode = $('mode').value, mine = chat, messages = messagesOf(turns).concat({role: 'user', content: text});
+  const turn = {asked: text, said: '', note: CUT_OFF};
+  busy(true);
+  turns.push(turn);
+  keep();
+  const made = newCard(turn), side = made.side;
+  made.card.scrollIntoView({block: 'end'});
+  turn.ended = await write(side, messages, {mode});
+  turn.about = side.about;
   following(() => {
-    if (side.about) {
-      showCost(side, side.about, false);
-      showDocuments(card, side.about);
-    }
-    if (ended) {
-      const row = make('div', card, 'row'), button = make('button', row, 'compare', 'Compare with a full read');
-      button.type = 'button';
-      button.addEventListener('click', () => compare(sides, side, messages, button));
-    } else if (!side.text) $('question').value = text;
+    showEnd(made, messages);
+    if (!side.text && !turn.ended && mine === chat) $('question').value = text;
   });
+  turn.first = side.first;
+  keep();
   busy(false);
   $('question').focus();
 }
+
+/* ---- the chat in this tab: its turns, and nothing that opens the server ---- */
+function keep() {
+  const some = turns.filter((t, i) => t.said || i === turns.length - 1);
+  const text = from => JSON.stringify({cut: cut || from > 0, turns: some.slice(from)});
+  let from = 0;
+  while (from < some.length && text(from).length > KEPT_MAX) from++;
+  try {
+    if (from < some.length) sessionStorage.setItem(KEPT, text(from));
+    else sessionStorage.removeItem(KEPT);
+  } catch (e) {
+    sessionStorage.removeItem(KEPT); /* no room: nothing rather than an older chat */
+  }
+}
+
+function restore(kept) {
+  cut = kept.cut;
+  if (cut) make('p', $('talk'), 'soft cut', 'The chat was too long to be kept whole: earlier questions are gone, for the model, too.');
+  for (const turn of kept.turns) {
+    if (!turn.said) {
+      $('question').value = turn.asked;
+      continue;
+    }
+    const made = newCard(turn), side = made.side, messages = messagesOf(turns).concat({role: 'user', content: turn.asked});
+    Object.assign(side, {text: turn.said, about: turn.about, first: turn.first});
+    side.box.classList.remove('writing');
+    showSaid(side);
+    if (turn.note) showNote(side, turn.note.text, turn.note.kind);
+    showEnd(made, messages);
+    turns.push(turn);
+  }
+}
+
+function clear() {
+  turns = [];
+  cut = false;
+  chat++;
+  sessionStorage.removeItem(KEPT);
+  for (const e of [...$('talk').children]) if (e.id !== 'empty') e.remove();
+  $('empty').hidden = false;
+}
+
+function takeChat() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(KEPT));
+    if (kept) restore(kept);
+  } catch (e) {
+    clear(); /* of another version */
+  }
+  document.querySelector('main').scrollTop = 1e9;
+}
+addEventListener('pagehide', keep);
 
 /* ---- the form ---- */
 $('ask').addEventListener('submit', e => {
@@ -380,10 +459,7 @@ document.addEventListener('keydown', e => { if (e.key === 'Escape' && running) r
 $('stop').addEventListener('click', () => running && running.abort());
 $('clear').addEventListener('click', () => {
   if (running) running.abort();
-  turns = [];
-  chat++;
-  for (const e of [...$('talk').children]) if (e.id !== 'empty') e.remove();
-  $('empty').hidden = false;
+  clear();
   $('question').focus();
 });
 $('login').addEventListener('submit', e => {
@@ -416,6 +492,7 @@ async function about() {
   }
 }
 takeToken();
+takeChat();
 about();
 setInterval(() => { if (!document.hidden) about(); }, ABOUT_MS);
 $('question').focus();

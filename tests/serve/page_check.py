@@ -2,7 +2,7 @@
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
 errors, and none at all.
 
-  page_check.py chat | why | markdown | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
+  page_check.py chat | why | markdown | kept | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
 import http.server, json, pathlib, queue, re, sys, threading, time
 
 top = pathlib.Path(__file__).resolve().parents[2]
@@ -222,6 +222,56 @@ def markdown(b):
     assert kept and b.evaluate("part === document.querySelectorAll('.said')[1].firstChild")
     assert MadeUp.asked[-1]["messages"][1]["content"] == MARKDOWN
     assert b.said == [], b.said
+
+
+def kept(b):
+    def reload(answers):
+        b.evaluate("window.old = true")
+        b.call("Page.reload")
+        b.wait("!window.old && document.getElementById('about').textContent.includes('74')")
+        assert b.evaluate("document.querySelectorAll('.answer').length") == answers, "answers after a reload"
+
+    MadeUp.wants_token = True
+    opened(b, "#token=" + TOKEN)
+    ask(b, "How, in code?")
+    ask(b, "With doubted passages?")
+    ask(b, "refuse this")
+    before = text(b, ".question, .answer").replace("|refuse this|too long: " + HOSTILE, "")
+    reload(2)
+    assert text(b, ".question, .answer") == before and text(b, ".writing") == ""
+    assert b.evaluate("document.getElementById('empty').hidden && document.getElementById('question').value") == "refuse this"
+    store = "sessionStorage.getItem('tessera-serve-chat')"
+    assert TOKEN not in b.evaluate(store), "a token is kept with the chat"
+    # It goes on as if nothing had been: for the model, and for a comparison.
+    b.evaluate("document.querySelectorAll('.compare')[1].click()")
+    b.wait("document.querySelectorAll('.side').length === 3 && " + READY)
+    assert [m["role"] for m in MadeUp.asked[-1]["messages"]] == ["user", "assistant", "user"]
+    assert MadeUp.asked[-1]["messages"][1]["content"] == MARKDOWN
+    # Left while it is written.
+    MadeUp.holds = True
+    b.evaluate("document.getElementById('question').value = ''")
+    ask(b, "When does it sail?", waits=False)
+    b.wait("[...document.querySelectorAll('.said')].pop().textContent === 'The ferry sails '")
+    assert len(MadeUp.asked[-1]["messages"]) == 5
+    reload(3)
+    MadeUp.holds = False
+    expect(text(b, ".answer:last-child"), "The ferry sails The answer was cut off.")
+    # The oldest go first, and it says so.
+    b.evaluate("for (const t of turns) t.asked += ' and'.repeat(100000); keep()")
+    assert 400000 < b.evaluate(store + ".length") <= 1000000
+    reload(2)
+    expect(text(b, ".cut"), "earlier questions are gone, for the model, too")
+    # A new chat forgets, and what cannot be read is forgotten.
+    b.evaluate("document.getElementById('clear').click()")
+    assert b.evaluate(store) is None and text(b, ".cut") == ""
+    reload(0)
+    assert not b.evaluate("document.getElementById('empty').hidden")
+    b.evaluate("sessionStorage.setItem('tessera-serve-chat', '{\"turns\":7}'); removeEventListener('pagehide', keep)")
+    reload(0)
+    assert b.evaluate(store) is None
+    ask(b, "Again?")
+    assert len(MadeUp.asked[-1]["messages"]) == 1
+    assert not [s for s in b.said if "400" not in s], b.said
 
 
 # Nothing is cut off or scrolls but the chat, which keeps much of the window, and the buttons are in one row.
@@ -450,7 +500,7 @@ def pictures(b, folder):
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, why, markdown, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, why, markdown, kept, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 

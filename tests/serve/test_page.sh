@@ -12,6 +12,7 @@ look() {
 it_shows_answers_passages_and_cost_as_text() { look chat; }
 it_says_where_no_document_was_found_and_why_none_was_reused() { look why; }
 code_and_bold_are_shown_and_their_text_is_no_markup() { look markdown; }
+a_chat_is_kept_until_a_new_one_begins() { look kept; }
 nothing_is_cut_off_and_only_the_chat_scrolls() { look room; }
 borders_bars_and_text_have_contrast() { look colours; }
 it_compares_with_a_full_read() { look compare; }
@@ -31,6 +32,7 @@ nothing_is_inline_and_nothing_becomes_markup() {
 run it_shows_answers_passages_and_cost_as_text
 run it_says_where_no_document_was_found_and_why_none_was_reused
 run code_and_bold_are_shown_and_their_text_is_no_markup
+run a_chat_is_kept_until_a_new_one_begins
 run nothing_is_cut_off_and_only_the_chat_scrolls
 run borders_bars_and_text_have_contrast
 run it_compares_with_a_full_read
