@@ -11,6 +11,8 @@
 
 #include <stdlib.h>
 
+#define HEADING_BLANKS_MAX 3u /* before the marks of a heading, by CommonMark */
+
 static const char blanks[] = " \t\r\n\f\v";
 
 /* ---- what counts as a separator ---- */
@@ -32,26 +34,56 @@ static bool ends_line(const char *at)
     return *at == 0 || *at == '\n';
 }
 
-/* Whether the n bytes at `at` are a mark of a heading of Markdown, which is a line such as "## Plan",
- * "## Plan ##" or "###". Not a "##" on a line of its own, and not "##Plan". */
-static bool is_of_heading(const char *line, const char *at, size_t n)
+/* Where the search for separators is, and the line that it is in. A line is looked at once, and so is
+ * each run of marks: texts are of strangers, and may be one line of 16 MB. */
+struct finding {
+    const char *at, *end;
+    const char *seen; /* `line` is right up to here */
+    const char *line, *marks_end;
+    bool has_marks, bare; /* the line begins with a run of marks; and has nothing else */
+};
+
+static void look_at_line(struct finding *f)
 {
-    size_t blank = strspn(line, " "), run = strspn(line + blank, "#");
-    const char *after = line + blank + run;
-    if (!run || blank > 3) return false;
-    if (ends_line(after)) return run != n;
-    return is_blank(*after) && (at < after || ends_line(at + strspn(at, "#")));
+    size_t blank = 0;
+    while (blank <= HEADING_BLANKS_MAX && f->line[blank] == ' ')
+        blank++;
+    const char *marks = f->line + blank;
+    f->marks_end = blank > HEADING_BLANKS_MAX ? marks : marks + strspn(marks, "#");
+    f->has_marks = f->marks_end > marks;
+    f->bare = f->has_marks && ends_line(f->marks_end);
 }
 
-/* The next separator from `at` on, NULL: none. */
-static const char *next_separator(const char *text, const char *at, const char *core, size_t n)
+static void go_to(struct finding *f, const char *at)
 {
-    for (; (at = memmem(at, strlen(at), core, n)); at += n) {
-        const char *line = at;
-        if (!is_run(core, n)) return at;
-        while (line > text && line[-1] != '\n')
-            line--;
-        if (!is_of_heading(line, at, n)) return at;
+    const char *end = memrchr(f->seen, '\n', (size_t)(at - f->seen));
+    if (end) {
+        f->line = end + 1;
+        look_at_line(f);
+    }
+    f->at = f->seen = at;
+}
+
+/* Whether the n bytes there are a mark of a heading of Markdown, which is a line such as "## Plan",
+ * "## Plan ##" or "###". Not a "##" on a line of its own, and not "##Plan". run: of marks, all of them. */
+static bool is_of_heading(const struct finding *f, size_t n, size_t run)
+{
+    const char *marks = f->marks_end;
+    if (!f->has_marks) return false;
+    if (f->bare) return strspn(f->line, " ") + n != (size_t)(marks - f->line);
+    return is_blank(*marks) && (f->at < marks || ends_line(f->at + run));
+}
+
+/* The next separator; NULL: none. */
+static const char *next_separator(struct finding *f, const char *core, size_t n)
+{
+    bool marks = is_run(core, n);
+    for (const char *at; (at = memmem(f->at, (size_t)(f->end - f->at), core, n));) {
+        go_to(f, at);
+        size_t run = marks ? strspn(at, "#") : 0;
+        bool heading = marks && is_of_heading(f, n, run);
+        f->at = at + (heading ? run : n);
+        if (!heading) return at;
     }
     return NULL;
 }
@@ -64,10 +96,12 @@ static uint32_t find_parts(const struct tsri_message *m, const char *separator,
 {
     size_t n_core;
     const char *core = tsri_separator_core(separator, &n_core), *begin = m->text;
+    struct finding f = {.at = begin, .end = begin + m->bytes, .seen = begin, .line = begin};
     uint32_t n = 0;
+    look_at_line(&f);
     for (;;) {
-        const char *at = next_separator(m->text, begin, core, n_core);
-        size_t bytes = at ? (size_t)(at - begin) : strlen(begin);
+        const char *at = next_separator(&f, core, n_core);
+        size_t bytes = (size_t)((at ? at : f.end) - begin);
         if (strspn(begin, blanks) >= bytes || n == documents_max + 2) return 0;
         parts[n++] = (struct tsr_text_part){(size_t)(begin - m->text), bytes};
         if (!at) return n > 2 ? n : 0;

@@ -167,6 +167,25 @@ TEST(a_text_of_too_many_documents_stays_as_it_is)
     }
 }
 
+/* What would take a minute if a line were looked at again for each of its separators. */
+TEST(a_line_of_many_megabytes_is_looked_at_once)
+{
+    enum { BYTES = 8 << 20 };
+    static const char *const begins[] = {"#", "# x ", "x ", "    ", "## "};
+    char *body = malloc(BYTES + 100);
+    CHECK(body != NULL);
+    for (size_t i = 0; i < 2 * (sizeof begins / sizeof *begins); i++) {
+        size_t at = (size_t)sprintf(body, "{\"prompt\":\"S\\n%s", begins[i / 2]);
+        memset(body + at, i % 2 ? ' ' : '#', BYTES);
+        for (size_t k = 0; k < 400; k++)
+            memcpy(body + BYTES - 4 * k, "##a ", 4);
+        sprintf(body + BYTES + 4, "##Why?\"}");
+        CHECK(parse(TSRI_API_COMPLETIONS, body));
+        CHECK_INT(q.n_documents, i % 2 ? 400 : 0); /* of marks alone a part is empty */
+    }
+    free(body);
+}
+
 int main(void)
 {
     RUN(documents_are_between_separators);
@@ -176,6 +195,7 @@ int main(void)
     RUN(only_the_last_text_of_the_user_is_cut);
     RUN(blanks_around_a_separator_do_not_count);
     RUN(a_text_of_too_many_documents_stays_as_it_is);
+    RUN(a_line_of_many_megabytes_is_looked_at_once);
     tsri_api_fini(&q);
     return test_end();
 }
