@@ -111,8 +111,8 @@ int tsri_remote_url_put(struct tsr_config *cfg, const char *value, const struct 
         {"resp://", put_redis_url, NULL},
         {"s3://", put_s3_url, NULL},
         {"rediss://", NULL,
-         "ignored: no TLS to Redis: run a TLS proxy such as stunnel beside the engine, and write its "
-         "address as redis_address"},
+         "ignored: no TLS to Redis: run a TLS proxy such as stunnel beside the engine; its address "
+         "is redis_address then"},
         {"redis-sentinel://", NULL,
          "ignored: sentinels are not asked: write the Redis servers themselves as redis_address, "
          "HOST:PORT separated by commas; the master among them is found, also after a failover"},

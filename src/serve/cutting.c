@@ -36,14 +36,14 @@ static bool ends_line(const char *at)
 
 /* Where the search for separators is, and the line that it is in. A line is looked at once, and so is
  * each run of marks: texts are of strangers, and may be one line of 16 MB. */
-struct finding {
+struct cut_state {
     const char *at, *end;
     const char *seen; /* `line` is right up to here */
     const char *line, *marks_end;
     bool has_marks, bare; /* the line begins with a run of marks; and has nothing else */
 };
 
-static void look_at_line(struct finding *f)
+static void look_at_line(struct cut_state *f)
 {
     size_t blank = 0;
     while (blank <= HEADING_BLANKS_MAX && f->line[blank] == ' ')
@@ -54,7 +54,7 @@ static void look_at_line(struct finding *f)
     f->bare = f->has_marks && ends_line(f->marks_end);
 }
 
-static void go_to(struct finding *f, const char *at)
+static void go_to(struct cut_state *f, const char *at)
 {
     const char *end = memrchr(f->seen, '\n', (size_t)(at - f->seen));
     if (end) {
@@ -66,7 +66,7 @@ static void go_to(struct finding *f, const char *at)
 
 /* Whether the n bytes there are a mark of a heading of Markdown, which is a line such as "## Plan",
  * "## Plan ##" or "###". Not a "##" on a line of its own, and not "##Plan". run: of marks, all of them. */
-static bool is_of_heading(const struct finding *f, size_t n, size_t run)
+static bool is_of_heading(const struct cut_state *f, size_t n, size_t run)
 {
     const char *marks = f->marks_end;
     if (!f->has_marks) return false;
@@ -75,7 +75,7 @@ static bool is_of_heading(const struct finding *f, size_t n, size_t run)
 }
 
 /* The next separator; NULL: none. */
-static const char *next_separator(struct finding *f, const char *core, size_t n)
+static const char *next_separator(struct cut_state *f, const char *core, size_t n)
 {
     bool marks = is_run(core, n);
     for (const char *at; (at = memmem(f->at, (size_t)(f->end - f->at), core, n));) {
@@ -96,7 +96,7 @@ static uint32_t find_parts(const struct tsri_message *m, const char *separator,
 {
     size_t n_core;
     const char *core = tsri_separator_core(separator, &n_core), *begin = m->text;
-    struct finding f = {.at = begin, .end = begin + m->bytes, .seen = begin, .line = begin};
+    struct cut_state f = {.at = begin, .end = begin + m->bytes, .seen = begin, .line = begin};
     uint32_t n = 0;
     look_at_line(&f);
     for (;;) {

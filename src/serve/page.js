@@ -8,7 +8,8 @@ const WELCOME = $('empty').textContent, ABOUT_MS = 10000, KINDS = ['exact', 'reu
 const MEANING = {exact: 'exact from the cache', reused: 'reused', recomputed: 'recomputed', new: 'new'};
 const KEPT = 'tessera-serve-chat', KEPT_MAX = 1000000; /* characters; browsers allow 5 MB or more */
 const CUT_OFF = {text: 'The answer was cut off.', kind: 'numbers'};
-const SAY_MS = 5000, NAMES_MAX = 3; /* between two reports to screen readers; names in one */
+/* Between two reports to screen readers; names in one, and names that the server tells at most. */
+const SAY_MS = 5000, NAMES_MAX = 3, TOLD_MAX = 64;
 let token = '', model = '', turns = [], cut = false, chat = 0, running = null;
 
 /* ---- the token: in the fragment of the address, which is never sent ---- */
@@ -113,9 +114,9 @@ function showCost(side, about, full) {
 
 /* ---- while a prompt is read ---- */
 function readingText(p) {
-  const all = p.documents || [], names = [...new Set(all.map(n => n || 'a document of the request'))];
-  const more = names.length > NAMES_MAX ? ' and ' + count(names.length - NAMES_MAX, 'other') : '';
-  const what = all.length ? count(all.length, 'passage') + ' from ' + names.slice(0, NAMES_MAX).join(', ') + more : 'the question';
+  const names = (p.documents || []).map(n => n || 'a document of the request'), n = names.length - NAMES_MAX;
+  const more = n <= 0 ? '' : names.length < TOLD_MAX ? ' and ' + count(n, 'other') : ' and many others';
+  const what = names.length ? names.slice(0, NAMES_MAX).join(', ') + more : 'the question';
   const left = p.seconds_left == null ? '' : ', about ' +
     (p.seconds_left < 90 ? Math.max(1, Math.round(p.seconds_left)) + ' s left' : Math.round(p.seconds_left / 60) + ' min left');
   return 'Reading ' + what + ': ' + (p.tokens_read || 0).toLocaleString('en') + ' of ' + count(p.tokens || 0, 'token') + left;
@@ -146,7 +147,7 @@ function showReading(side, p) {
 /* ---- Markdown of answers: code and bold become nodes with text; all else stays as it was written ---- */
 const FENCE = /^(\s*)(`{3,}|~{3,})([^`]*)$/, CODE_SAID_MS = 2000;
 /* Code `...` or bold **...** within a line, up to 500 characters; 2**3**4 is neither. */
-const INLINE = /(`+)([^`](?:.{0,500}?[^`])?)\1(?!`)|\B\*\*([^\s*](?:.{0,500}?[^\s*])?)\*\*\B/g;
+const INLINE = /(`+)([^`](?:.{0,500}?[^`])??)\1(?!`)|\B\*\*([^\s*](?:.{0,500}?[^\s*])??)\*\*\B/g;
 
 /* A fence that is not closed, or not yet, goes to the end. */
 function blocksOf(text) {

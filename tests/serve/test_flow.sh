@@ -121,9 +121,9 @@ a_stream_tells_progress_where_it_is_asked_for() {
     answers 200 || return
     is "$(events 'e[0]["choices"]')" '[]' || return
     is "$(events 'sorted(e[0]["tessera"])')" "['progress']" || return
-    is "$(events "sorted($progress[0])")" "['documents', 'seconds_left', 'tokens', 'tokens_read']" || return
-    is "$(events "$progress[0]['documents']")" "['a.md', 'b.md']" || return
-    is "$(events "($progress[0]['tokens_read'], $progress[0]['tokens'] == e[-1]['usage']['prompt_tokens'])")" '(0, True)' || return
+    is "$(events "sorted(${progress}[0])")" "['documents', 'seconds_left', 'tokens', 'tokens_read']" || return
+    is "$(events "${progress}[0]['documents']")" "['a.md', 'b.md']" || return
+    is "$(events "(${progress}[0]['tokens_read'], ${progress}[0]['tokens'] == e[-1]['usage']['prompt_tokens'])")" '(0, True)' || return
     is "$(events 'e[0]["usage"] is None and e[0]["id"] == e[-1]["id"]')" True || return
     is "$(events 'len(t) > 0')" True || return
     ask_chat '"stream":true'
