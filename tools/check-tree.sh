@@ -152,7 +152,8 @@ check_tags() {
     ' $(files 'c|cpp|h|cu' src include) /dev/null
 }
 
-# src/<folder>/<file>.c has tests/<folder>/test_<file>.c (or .sh, for what is driven from outside).
+# src/<folder>/<file>.c has tests/<folder>/test_<file>.c (or .sh, for what is driven from outside), and
+# a script can be run.
 check_tests() {
     local file folder name
     while IFS= read -r file; do
@@ -162,6 +163,9 @@ check_tests() {
             compgen -G "tests/$folder/test_$name.sh" >/dev/null ||
             wrong "$file" "has no test: tests/$folder/test_$name.c"
     done < <(files 'c|cpp' src)
+    while IFS= read -r file; do
+        [ -x "$file" ] || wrong "$file" 'is a test that cannot be run: chmod +x'
+    done < <(compgen -G 'tests/*/test_*.sh')
 }
 
 check_words() {

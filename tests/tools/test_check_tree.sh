@@ -21,6 +21,7 @@ make_tree() {
     printf '#include "cache/cache.h"\n' >src/tessera.c
     touch tests/base/test_error.c tests/cache/test_index.c tests/model/test_llama.sh \
         tests/system/test_tessera.c
+    chmod +x tests/model/test_llama.sh
 }
 
 # The check fails and its output holds every text given.
@@ -157,6 +158,12 @@ a_source_file_without_a_test_is_named_with_the_test_it_wants() {
         'src/tessera.c: has no test: tests/*/test_tessera.c'
 }
 
+a_test_that_cannot_be_run_is_named() {
+    make_tree || return
+    chmod -x tests/model/test_llama.sh
+    refused 'tests/model/test_llama.sh: is a test that cannot be run'
+}
+
 unfinished_work_is_found_and_words_that_hold_it_are_not() {
     make_tree || return
     echo '/* TSR_EXXX, mkstemp("a-XXXXXX"), stubborn */' >>src/base/base.h
@@ -214,6 +221,7 @@ run an_unknown_folder_is_no_layer
 run model_sees_only_the_public_headers
 run a_public_header_includes_no_internal_one_and_holds_no_code
 run a_source_file_without_a_test_is_named_with_the_test_it_wants
+run a_test_that_cannot_be_run_is_named
 run unfinished_work_is_found_and_words_that_hold_it_are_not
 run a_path_of_one_machine_is_found_in_docs_and_tools
 run what_only_its_writer_saw_is_found_in_docs
