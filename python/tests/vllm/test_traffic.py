@@ -1,5 +1,6 @@
 """Text of plain requests in the real vLLM on a CPU: documents that nobody marked are found in other
-prompts, exact reuse stays exact, and tenants share nothing. A tiny model with random weights.
+prompts, also with edits, exact reuse stays exact, and tenants share nothing. A tiny model with
+random weights.
 
 One engine without a connector says what is right. Tests run in their order and share what they have
 computed.
@@ -31,12 +32,35 @@ def text(seed, n):
 FIRST, SECOND = text("first", DOCUMENT), text("second", DOCUMENT)
 PLAIN = text("system A", 45) + FIRST + SECOND + text("question A", 12)
 TURNED = text("system B", 70) + SECOND + FIRST + text("question B", 15)
+# What users of UCM have in kv_connector_extra_config, and its three cases: a text that is known,
+# nearly known, and new.
+UCM = {
+    "blend_chunk_size": 64,
+    "min_match_ratio": 0.8,
+    "position_correction": True,
+    "recompute_boundary": 2,
+}
+LONG, SYSTEM = text("long", 640), 70
+STORED = text("system A", 45) + LONG + text("question A", 83)  # whole chunks of 256
+
+
+def edited(places):
+    """LONG with other tokens at some places."""
+    return [t ^ 1 if i in places else t for i, t in enumerate(LONG)]
+
+
+def asked(document):
+    return text("system E", SYSTEM) + document + text("question E", 15)
+
+
+FEW = range(318, 322)
+OFTEN = range(10, 640, 40)  # no 63 equal tokens in a row
 
 
 class Shared:
     folder = None
     model = None
-    plain = turned = None  # what vLLM says alone
+    plain = turned = few = often = None  # what vLLM says alone
 
 
 def setUpModule():
@@ -85,6 +109,8 @@ class Test1Alone(TrafficTest):
         with engine(None) as alone:
             Shared.plain = ask(alone, PLAIN)
             Shared.turned = ask(alone, TURNED)
+            Shared.few = ask(alone, asked(edited(FEW)))
+            Shared.often = ask(alone, asked(edited(OFTEN)))
 
 
 class Test2Traffic(TrafficTest):
@@ -195,6 +221,56 @@ class Test4Ranks(TrafficTest):
             self.assert_same(ask(two, PLAIN), Shared.plain)
             counters = two.connector._blending.counters.values
             self.assertNotIn("blend_failed", counters)
+
+
+class Test5Edits(TrafficTest):
+    """UCM's settings: a text of which some tokens were replaced is reused around them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = engine({"host_size": "64M", **UCM})
+        ask(cls.engine, STORED)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.engine.close()
+
+    def told(self, document):
+        """The report of a prompt of which nothing but edits and their edges is computed."""
+        before = dict(self.engine.connector._blending.counters.values)
+        told = ask(self.engine, asked(document), {"ratio": 0}).told["tessera"]
+        after = self.engine.connector._blending.counters.values
+        for name in ("reused", "other", "recomputed", "new"):
+            grown = after.get(f"blend_tokens_{name}", 0) - before.get(f"blend_tokens_{name}", 0)
+            self.assertEqual(grown, told[f"n_{name}"])
+        self.assertNotIn("blend_failed", after)
+        return told
+
+    def assert_parts(self, told, n_edits, n_edges):
+        """All of the document but its edits is reused, two tokens at each edge excepted."""
+        n_edges *= UCM["recompute_boundary"]
+        self.assertEqual(told["n_new"], SYSTEM + n_edits)
+        self.assertEqual(told["n_recomputed"], n_edges)
+        self.assertEqual(told["n_reused"], len(LONG) - n_edits - n_edges)
+        self.assertEqual(told["n_other"], told["n_reused"])
+
+    def test_1_full(self):
+        self.assert_parts(self.told(LONG), 0, 2)
+
+    def test_2_partial(self):
+        for places, n_edges, alone in ((FEW, 4, Shared.few), (OFTEN, 34, Shared.often)):
+            with self.subTest(places=places):
+                self.assert_parts(self.told(edited(places)), len(places), n_edges)
+                answer = ask(self.engine, asked(edited(places)), {"ratio": 1})
+                self.assertTrue(answer.told["tessera"]["blended"])
+                self.assert_same(answer, alone)  # everything was recomputed
+
+    def test_3_none(self):
+        before = dict(self.engine.connector._blending.counters.values)
+        answer = ask(self.engine, text("another", 725))
+        self.assertIsNone(answer.told)
+        self.assertEqual(answer.cached, 0)
+        self.assertEqual(self.engine.connector._blending.counters.values, before)
 
 
 HEADS, DIM, SIZE = 2, 8, 16
