@@ -463,6 +463,7 @@ test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
 	    esac || exit; \
 	done
 test-sglang: $(LIBS_SO)
+	@B=$(B) python/tests/engine.sh test_kv_pool.py
 	@B=$(B) python/tests/engine.sh sglang/test_storage.py
 	@B=$(B) python/tests/engine.sh sglang/test_radix.py
 	@B=$(B) python/tests/engine.sh sglang/test_discovery.py

@@ -4,11 +4,13 @@ SGLang: `tessera.vllm.TesseraConnector`, `tessera.sglang.TesseraStorage`."""
 from ._lib import TesseraError, library, library_path, set_logger
 from .cache import Cache, Found, Listed, Match, Space, split_text
 from .kv_cache import KvCache, Rope
+from .kv_pool import KvPool
 
 __all__ = [
     "Cache",
     "Found",
     "KvCache",
+    "KvPool",
     "Listed",
     "Match",
     "Rope",

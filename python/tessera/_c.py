@@ -568,6 +568,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tsr_kvpool_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(KvpoolDesc)]),
     "tsr_kvpool_release": (c_int, [c_void_p, c_uint64]),
     "tsr_kvpool_reset": (c_int, [c_void_p]),
+    "tsr_kvpool_store_kv": (c_int, [c_void_p, POINTER(SlotsDesc)]),
     "tsr_kvpool_store_kv_start": (c_int, [c_void_p, POINTER(SlotsDesc), c_uint64]),
     "tsr_kvpool_take_written": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
     "tsr_log_set": (None, [LogFn, c_void_p, c_int]),

@@ -68,23 +68,41 @@ def pool_space(shape: PoolShape) -> tuple[c.SpaceDesc, Any]:
     return space, weights
 
 
-class KvPool:
-    """struct tsr_kvpool. One load at a time, anything else from any thread."""
+def open_pool(
+    cache: c_void_p,
+    space: c.SpaceDesc,
+    layout: c.KvLayout,
+    device: str,
+    device_number: int,
+    stream: int = 0,
+) -> c_void_p:
+    """A struct tsr_kvpool over memory that `layout` points to."""
+    lib = library()
+    handle = c_void_p()
+    desc = c.KvpoolDesc(
+        size=ctypes.sizeof(c.KvpoolDesc),
+        space=ctypes.pointer(space),
+        layout=ctypes.pointer(layout),
+        device=device.encode(),
+        device_number=device_number,
+        stream=stream or None,
+    )
+    check(lib.tsr_kvpool_open(ctypes.byref(handle), cache, ctypes.byref(desc)))
+    return handle
+
+
+class RadixPool:
+    """A struct tsr_kvpool below a radix tree, which names what is being written by its nodes. One
+    load at a time, anything else from any thread. tessera.KvPool is for everybody else."""
 
     def __init__(self, cache: ctypes.c_void_p, shape: PoolShape) -> None:
         self._lib = library()
         self._handle = c_void_p()
         space, _weights = pool_space(shape)
         layout, _keep = _layout(shape)
-        desc = c.KvpoolDesc(
-            size=ctypes.sizeof(c.KvpoolDesc),
-            space=ctypes.pointer(space),
-            layout=ctypes.pointer(layout),
-            device=shape.device.encode(),
-            device_number=shape.device_number,
-            stream=shape.stream or None,
+        self._handle = open_pool(
+            cache, space, layout, shape.device, shape.device_number, shape.stream
         )
-        check(self._lib.tsr_kvpool_open(ctypes.byref(self._handle), cache, ctypes.byref(desc)))
         self.chunk_tokens = int(self._lib.tsr_kvpool_chunk_size(self._handle))
         self._written = (c_uint64 * 256)()
 
@@ -95,7 +113,7 @@ class KvPool:
 
     def match(self, tokens: array[int], extra: Any, lease: int) -> int:
         """The number of cached tokens from the start; they stay until the lease is released."""
-        x = _slots(tokens, len(tokens), 0, None, extra)
+        x = slots_desc(tokens, len(tokens), 0, None, extra)
         return check(self._lib.tsr_kvpool_match_prefix(self._handle, ctypes.byref(x), lease))
 
     def release(self, lease: int) -> None:
@@ -107,13 +125,13 @@ class KvPool:
         """Loads tokens[n_cached:count] into their slots; returns how many were loaded."""
         offset = n_cached // self.chunk_tokens * self.chunk_tokens
         padded = array("q", [-1] * (n_cached - offset)) + slots
-        x = _slots(tokens, count, offset, padded, extra)
+        x = slots_desc(tokens, count, offset, padded, extra)
         loaded = check(self._lib.tsr_kvpool_load_kv(self._handle, ctypes.byref(x)))
         return max(0, offset + loaded - n_cached)
 
     def store_start(self, tokens: array[int], slots: array[int], extra: Any, node: int) -> bool:
         """False: the writer is too busy."""
-        x = _slots(tokens, len(tokens), 0, slots, extra)
+        x = slots_desc(tokens, len(tokens), 0, slots, extra)
         e = self._lib.tsr_kvpool_store_kv_start(self._handle, ctypes.byref(x), node)
         if e == c.EAGAIN:
             return False
@@ -164,9 +182,10 @@ def _layout(shape: PoolShape) -> tuple[c.KvLayout, Any]:
     return layout, keep
 
 
-def _slots(
+def slots_desc(
     tokens: array[int], count: int, offset: int, slots: array[int] | None, extra: Any
 ) -> c.SlotsDesc:
+    """Tokens, and the slots of those from `offset` on; it points into both."""
     if tokens.typecode != "I" or not 0 <= offset <= count <= len(tokens):
         raise ValueError(f"tokens {offset} to {count} of {len(tokens)}")
     if slots is not None and (slots.typecode != "q" or len(slots) < count - offset):

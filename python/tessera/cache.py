@@ -211,7 +211,7 @@ class Cache:
             group=group,
             block_tokens=block_tokens,
         )
-        space = Space(self, desc)
+        space = Space(self, desc, keep)
         self._spaces.append(space)
         return space
 
@@ -344,8 +344,9 @@ class Cache:
 class Space:
     """Holds the KV of one model; created by Cache.space()."""
 
-    def __init__(self, cache: Cache, desc: c.SpaceDesc) -> None:
-        self._cache = cache
+    def __init__(self, cache: Cache, desc: c.SpaceDesc, keep: Any = None) -> None:
+        """`keep`: the weights that `desc` points to."""
+        self._cache, self._keep = cache, keep
         self._lib = library()
         self._handle = ctypes.c_void_p()
         check(

@@ -19,15 +19,15 @@ streams is the caller's to wait for.
 from __future__ import annotations
 
 import ctypes
-import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import _c as c
-from ._buffers import Block, as_block, as_tokens
+from ._buffers import as_tokens
 from ._lib import check, library, rope_text
+from ._slot_memory import SlotMemory
 from .cache import Found, Space, _extras, _Prompt
 
 __all__ = ["KvCache", "Rope"]
@@ -96,16 +96,18 @@ class KvCache:
         kept_as = space._desc.rope
         if rope is not None and kept_as and kept_as != rope.text.encode():
             raise ValueError("the space is of a model with another rope, so K would be wrong")
-        self._current_stream = _stream_of([one for pair in layers for one in pair])
-        blocks = [[_block(one) for one in pair] for pair in layers]
-        self._layout, self._keep = _layout(blocks, space, rope)
+        if len(layers) != space._desc.n_layers or any(len(pair) != 2 for pair in layers):
+            raise ValueError(f"K and V of {space._desc.n_layers} layers are required")
+        planes = list(zip(*layers))
+        self._memory = SlotMemory(space, planes, rope.dims if rope is not None else 0)
+        n_slots = self._memory.layout.n_slots
         desc = c.DeliveryDesc(
             size=ctypes.sizeof(c.DeliveryDesc),
             space=space._open(),
-            layout=ctypes.pointer(self._layout),
+            layout=ctypes.pointer(self._memory.layout),
             rope=ctypes.pointer(self._rope) if self._rope is not None else None,
-            tokens_max=self._layout.n_slots,
-            ranges_max=min(self._layout.n_slots, 4096),
+            tokens_max=n_slots,
+            ranges_max=min(n_slots, 4096),
         )
         client = space._cache._client
         check(
@@ -127,12 +129,6 @@ class KvCache:
         if not self._handle:
             raise ValueError("the KV cache is unregistered")
         return self._handle
-
-    def _follow_stream(self) -> None:
-        """What torch has queued may still write or read the slots. The library copies on a stream
-        of its own, which knows nothing of that."""
-        if self._current_stream is not None:
-            self._current_stream().synchronize()
 
     def lookup_pre_computed(
         self,
@@ -181,7 +177,7 @@ class KvCache:
             one.slots = base + places.itemsize * match.offset
             one.position_offset = position_offset
         freq_set = self._freq_set(position_offset + count)
-        self._follow_stream()
+        self._memory.follow_stream()
         retrieve = self._lib.tsr_kv_cache_retrieve
         check(retrieve(self._open(), ranges, len(ranges), freq_set))
         return [
@@ -250,16 +246,13 @@ class KvCache:
         if recipe:
             order.recipe = ctypes.cast(ctypes.c_char_p(recipe), ctypes.c_void_p)
             order.recipe_bytes = len(recipe)
-        self._follow_stream()
+        self._memory.follow_stream()
         return check(call(self._open(), ctypes.byref(order), places.buffer_info()[0]))
 
     def _places(self, slots: Sequence[int], count: int) -> array[int]:
-        given = slots.tolist() if hasattr(slots, "tolist") else slots
-        places = array("q", given)
+        places = self._memory.places(slots)
         if len(places) < count:
             raise ValueError(f"{len(places)} slots for {count} tokens")
-        if any(not -1 <= slot < self._layout.n_slots for slot in places):
-            raise ValueError(f"a slot is outside the {self._layout.n_slots} of the KV cache")
         return places
 
     def _freq_set(self, n_tokens: int) -> int:
@@ -269,77 +262,3 @@ class KvCache:
         choose = self._lib.tsr_rope_choose
         check(choose(ctypes.byref(self._rope), n_tokens, ctypes.byref(freq_set)))
         return freq_set.value
-
-
-def _stream_of(planes: Sequence[Any]) -> Callable[[], Any] | None:
-    """Gives the stream that torch queues work for these tensors on; None: the processor has written
-    what it has written."""
-    devices = {
-        plane.device
-        for plane in planes
-        if hasattr(plane, "data_ptr") and plane.device.type != "cpu"
-    }
-    if not devices:
-        return None
-    if len(devices) > 1:
-        raise ValueError(f"planes on several devices: {', '.join(sorted(map(str, devices)))}")
-    device = devices.pop()
-    streams = getattr(sys.modules["torch"], device.type)  # torch.cuda, torch.npu
-    return lambda: streams.current_stream(device)
-
-
-def _block(data: Any) -> tuple[Block, bool]:
-    """Where a plane is, and whether that is device memory."""
-    if isinstance(data, Block):
-        return data, False
-    device = getattr(data, "device", None)
-    if device is not None and hasattr(data, "data_ptr") and device.type != "cpu":
-        item = data.element_size()
-        strides = tuple(step * item for step in data.stride())
-        return Block(data.data_ptr(), tuple(data.shape), strides, item, data), True
-    return as_block(data, True), False
-
-
-def _layout(
-    layers: Sequence[Sequence[tuple[Block, bool]]], space: Space, rope: Rope | None
-) -> tuple[c.KvLayout, Any]:
-    shape = space._desc
-    if len(layers) != shape.n_layers or any(len(pair) != 2 for pair in layers):
-        raise ValueError(f"K and V of {shape.n_layers} layers are required")
-    first = layers[0][0][0]
-    if len(first.shape) != 3:
-        raise ValueError(f"a plane has shape {first.shape}, not [slot, head, dim]")
-    on_device = {device for pair in layers for _block, device in pair}
-    if len(on_device) != 1:
-        raise ValueError("some planes are in host memory and some are not")
-    layout = c.KvLayout(
-        size=ctypes.sizeof(c.KvLayout),
-        memory=c.MEMORY_DEVICE if on_device.pop() else c.MEMORY_HOST,
-        n_layers=len(layers),
-        n_planes=2,
-        n_slots=first.shape[0],
-    )
-    keep: list[Any] = [layers]
-    for i in range(2):
-        blocks = [pair[i][0] for pair in layers]
-        if any(one.shape != blocks[0].shape or one.strides != blocks[0].strides for one in blocks):
-            raise ValueError("planes of different shapes")
-        one = blocks[0]
-        if any(block.item != space._item_bytes for block in blocks):
-            raise ValueError(
-                f"elements of {one.item} bytes, those of the space have {space._item_bytes}"
-            )
-        pointers = (ctypes.c_void_p * len(blocks))(*[block.address for block in blocks])
-        keep.append(pointers)
-        layout.planes[i] = c.KvPlane(
-            layers=pointers,
-            layer_bytes=one.extent,
-            token_stride=one.strides[0],
-            head_stride=one.strides[1],
-            element_stride=one.strides[2],
-            dtype=shape.dtype,
-            n_heads=one.shape[1],
-            dim=one.shape[2],
-            rope_dims=rope.dims if rope is not None and i == 0 else 0,
-        )
-    return layout, keep

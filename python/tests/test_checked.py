@@ -175,7 +175,7 @@ class TestLengths(unittest.TestCase):
     def test_slots_are_as_many_as_tokens(self):
         tokens, slots = array("I", range(8)), array("q", range(8))
         extra = (c.Extra * 0)()
-        self.assertEqual(_kvpool._slots(tokens, 8, 0, slots, extra).n_tokens, 8)
+        self.assertEqual(_kvpool.slots_desc(tokens, 8, 0, slots, extra).n_tokens, 8)
         for bad in (
             (tokens, 9, 0, None),
             (tokens, 4, 5, None),
@@ -185,7 +185,7 @@ class TestLengths(unittest.TestCase):
             (array("Q", range(8)), 8, 0, None),
         ):
             with self.assertRaises(ValueError):
-                _kvpool._slots(*bad, extra)
+                _kvpool.slots_desc(*bad, extra)
 
     def test_tokens_of_a_question_are_whole(self):
         with self.assertRaises(ValueError):

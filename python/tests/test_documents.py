@@ -17,8 +17,6 @@ from sandbox import needs_shared_memory
 from test_connector import BLOCK, NONE
 
 import tessera
-from tessera import _c as c
-from tessera._kvpool import KvPool, PoolPlane, PoolShape
 from tessera.blend_job import blend_settings
 from tessera.settings import own_settings
 
@@ -69,32 +67,25 @@ class TestChunkCache(unittest.TestCase):
 
 
 class TestSglang(unittest.TestCase):
-    """load_kv and store_kv by slots, with an offset and -1 for what the engine has."""
+    """LMCache in SGLang: load_kv and store_kv by slots, with an offset and -1 for what the engine
+    has of a chunk."""
 
     HEADS, DIM, LAYERS, SLOTS = 2, 4, 2, 512
 
     def setUp(self):
         self.cache = tessera.Cache(file=str(FIXTURES / "lmcache_config.yaml"), host_size="16M")
         self.addCleanup(self.cache.close)
+        space = self.cache.space("m", "f32", self.LAYERS, self.HEADS, self.DIM)
         row = self.HEADS * self.DIM
         self.memory = [
             [array("f", bytes(4 * self.SLOTS * row)) for _layer in range(self.LAYERS)]
             for _plane in range(2)
         ]
-        planes = tuple(
-            PoolPlane(
-                [one.buffer_info()[0] for one in layers],
-                4 * self.SLOTS * row,
-                4 * row,
-                4 * self.DIM,
-                4,
-                self.HEADS,
-                self.DIM,
-            )
-            for layers in self.memory
+        k_pool, v_pool = (
+            [memoryview(one).cast("B").cast("f", (self.SLOTS, self.HEADS, self.DIM)) for one in of]
+            for of in self.memory
         )
-        shape = PoolShape("m", b"w", "test", c.DTYPE_F32, planes, self.SLOTS)
-        self.pool = KvPool(self.cache._open(), shape)
+        self.pool = tessera.KvPool(space, k_pool, v_pool)
         self.addCleanup(self.pool.close)
 
     def rows(self, slots):
@@ -107,31 +98,31 @@ class TestSglang(unittest.TestCase):
         ]
 
     def test_text_is_stored_and_loaded_behind_what_the_engine_has(self):
-        self.assertEqual(self.pool.chunk_tokens, 64)  # of the file
-        tokens = array("I", range(1000, 1200))
+        self.assertEqual(self.pool.chunk_size(), 64)  # of the file
+        tokens = list(range(1000, 1200))
         for p, layers in enumerate(self.memory):
             for n, plane in enumerate(layers):
                 for i in range(len(plane)):
                     plane[i] = p * 7 + n * 3 + i / 8
-        slots = array("q", range(100, 300))
+        slots = range(100, 300)
         want = self.rows(slots)
-        self.assertTrue(self.pool.store_start(tokens, slots, NONE, 1))
-        self.assertTrue(self.pool.drain(5000))
-        self.assertEqual(self.pool.written(), [1])
-        self.assertEqual(self.pool.match(tokens, NONE, 9), 192)
+        self.assertEqual(self.pool.store_kv(tokens, slots), 192)
         for n_cached in (0, 64, 70):
-            here = array("q", range(300, 300 + 192 - n_cached))
+            n_pad = n_cached % self.pool.chunk_size()
+            free = range(300, 500 - n_cached)
             for layers in self.memory:
                 for plane in layers:
                     plane[300 * 8 :] = array("f", bytes(4 * (len(plane) - 300 * 8)))
-            self.assertEqual(self.pool.load(tokens, 192, n_cached, here, NONE), 192 - n_cached)
+            loaded = self.pool.load_kv(tokens, [-1] * n_pad + list(free), offset=n_cached - n_pad)
+            self.assertEqual(loaded, n_pad + 192 - n_cached)
             expected = [
                 row
                 for k in range(2 * self.LAYERS)
                 for row in want[k * 200 + n_cached : k * 200 + 192]
             ]
-            self.assertEqual(self.rows(here), expected)
-        self.pool.release(9)
+            self.assertEqual(self.rows(free[: 192 - n_cached]), expected)
+        self.assertEqual(self.pool.reset(), 3)
+        self.assertEqual(self.pool.load_kv(tokens, slots), 0)
 
 
 class TestUcm(unittest.TestCase):

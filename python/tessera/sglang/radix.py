@@ -40,7 +40,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from sglang.srt.mem_cache.registry import default_radix_cache_factory
 
 from .. import set_logger
-from .._kvpool import KvPool, PoolShape, pool_space
+from .._kvpool import PoolShape, RadixPool, pool_space
 from ..blend_job import blend_settings
 from ..cache import Cache, _extras
 from ..discovery import (
@@ -183,7 +183,7 @@ class TesseraRadixCache(RadixCache):
     def __init__(
         self, params: Any, shape: PoolShape, ranks: Ranks, engine: str, **options: Any
     ) -> None:
-        self._pool: KvPool | None = None
+        self._pool: RadixPool | None = None
         self._cache: Cache | EngineCache | None = None
         self._complained = False
         self._ranks = ranks
@@ -210,7 +210,7 @@ class TesseraRadixCache(RadixCache):
             for line in without_effect(options, "SGLang"):
                 logger.warning("tessera: %s", line)
         try:
-            self._pool = KvPool(self._handle(), shape)
+            self._pool = RadixPool(self._handle(), shape)
             self.chunk_tokens = self._pool.chunk_tokens
             if self.chunk_tokens % self.page_size:
                 raise Refused(
@@ -589,7 +589,7 @@ class TesseraRadixCache(RadixCache):
             self._pool.reset()
             self._pool.close()
             self._pool = None
-            self._pool = KvPool(self._handle(), replace(self._shape, salt=salt))
+            self._pool = RadixPool(self._handle(), replace(self._shape, salt=salt))
         except Exception as error:
             # Lookups miss from now on, and so they do on the other ranks.
             logger.warning("tessera: off, SGLang runs without it: %s", error)

@@ -485,6 +485,51 @@ def kv_cache_over_device_tensors() -> None:
 
 
 @case
+def kv_pool_over_device_tensors() -> None:
+    """load_kv and store_kv over torch's memory, in the order of what is queued around them. Slots
+    of what the engine has are not written."""
+    import tessera
+
+    n_layers, n_heads, dim, n_slots, n_tokens, n_cached = 4, 8, 64, 4096, 1000, 100
+    device = torch.device("cpu" if CPU else "cuda:0")
+    k_pool, v_pool = (
+        [torch.zeros(n_slots, n_heads, dim, device=device) for _layer in range(n_layers)]
+        for _plane in "kv"
+    )
+    options = {} if CPU else {"device": device.type, "device_number": device.index}
+    with tessera.Cache(host_size="1G", chunk_size=64, **options) as cache:
+        space = cache.space("m", "f32", n_layers=n_layers, n_heads=n_heads, k_dim=dim)
+        with tessera.KvPool(space, k_pool, v_pool) as pool:
+            whole = n_tokens // pool.chunk_size() * pool.chunk_size()
+            n_pad = n_cached % pool.chunk_size()
+            for turn in range(20):
+                tokens = torch.tensor(tokens_of(turn, n_tokens))
+                slots = torch.randperm(n_slots, device=device)
+                here, there = slots[:n_tokens], slots[n_tokens : 2 * n_tokens - n_cached]
+                if not CPU:
+                    torch.cuda._sleep(50_000_000)
+                want = []
+                for plane in k_pool + v_pool:
+                    want.append(torch.randn(n_tokens, n_heads, dim, device=device))
+                    plane[here] = want[-1]
+                assert pool.store_kv(tokens, here) == whole
+                if not CPU:
+                    torch.cuda._sleep(50_000_000)
+                for plane in k_pool + v_pool:
+                    plane[there] = 7.0
+                padding = torch.full((n_pad,), -1, device=device)
+                mapping = torch.cat([padding, there])
+                loaded = pool.load_kv(tokens, mapping, offset=n_cached - n_pad)
+                assert loaded == whole - n_cached + n_pad, loaded
+                for one, plane in zip(want, k_pool + v_pool):
+                    got = plane[there]
+                    assert torch.equal(got[: whole - n_cached], one[n_cached:whole])
+                    assert bool((got[whole - n_cached :] == 7.0).all()), "more was written"
+            assert pool.reset() > 0
+            assert pool.load_kv(tokens, here) == 0
+
+
+@case
 def device_pool_within_the_engines_share() -> None:
     if CPU:
         raise Skip("a CPU has no device pool")

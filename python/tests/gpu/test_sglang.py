@@ -275,7 +275,7 @@ class TestRate(unittest.TestCase):
         n_bytes = BIG_TOKENS * BIG_LAYERS * BIG_HEADS * BIG_DIM * 2 * 2
         cache = radix.Cache(host_size=f"{n_bytes // 2**30 + 2}G", **radix._device(shape))
         self.addCleanup(cache.close)
-        kv = radix.KvPool(cache._open(), shape)
+        kv = radix.RadixPool(cache._open(), shape)
         self.addCleanup(kv.close)
         wait_until_locked(cache)
         order = torch.randperm(size - 1) + 1 if scattered else torch.arange(1, size)
