@@ -14,6 +14,7 @@ from pathlib import Path
 from sglang.srt.entrypoints.engine import Engine
 
 MODEL = os.environ["TESSERA_TEST_VLLM_MODEL"]
+FIXTURES = Path(__file__).resolve().parents[3] / "tests" / "config" / "fixtures"
 TINY = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
 "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 32,
 "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 2048, "hidden_act": "silu",
@@ -44,8 +45,7 @@ def install(folder, name, target):
 
 
 class EngineCase(unittest.TestCase):
-    options: dict[str, str] = {}
-    arguments: dict[str, object] = {}
+    environment: dict[str, str] = {}
 
     @classmethod
     def setUpClass(cls):
@@ -58,10 +58,9 @@ class EngineCase(unittest.TestCase):
         cls.tiny = str(Path(folder) / "tiny")
         sys.path.append(folder)
         os.environ["PYTHONPATH"] += ":" + folder
-        settings = dict(host_size="256M", chunk_size="64", **cls.options)
-        os.environ.update({f"TESSERA_{name.upper()}": value for name, value in settings.items()})
-        cls.addClassCleanup(lambda: [os.environ.pop(f"TESSERA_{n.upper()}") for n in settings])
-        os.environ.update(HF_HUB_OFFLINE="1", GLOO_SOCKET_IFNAME="lo")
+        settings = dict(cls.environment, TESSERA_HOST_SIZE="256M")
+        os.environ.update(settings, HF_HUB_OFFLINE="1", GLOO_SOCKET_IFNAME="lo")
+        cls.addClassCleanup(lambda: [os.environ.pop(name) for name in settings])
         cls.engine = Engine(
             device="cpu",
             dtype="float32",
@@ -83,7 +82,12 @@ class EngineCase(unittest.TestCase):
 class TestBlending(EngineCase):
     """Documents in any order, between separators."""
 
-    options = dict(chunked="true", separator=" ## ", blend_min_tokens="64")
+    environment = dict(
+        TESSERA_CHUNK_SIZE="64",
+        TESSERA_CHUNKED="true",
+        TESSERA_SEPARATOR=" ## ",
+        TESSERA_BLEND_MIN_TOKENS="64",
+    )
 
     @classmethod
     def more(cls):
@@ -135,7 +139,13 @@ class TestBlending(EngineCase):
 
 
 class TestRanks(EngineCase):
-    """Tensor parallelism, as in --tp 2 --page-size 32."""
+    """Tensor parallelism, as in --tp 2 --page-size 32, with the file that users of LMCache have:
+    its chunk_size of 64 decides how much is found, and of its 60 GB a test needs less."""
+
+    environment = dict(
+        LMCACHE_USE_EXPERIMENTAL="True",
+        LMCACHE_CONFIG_FILE=str(FIXTURES / "lmcache_config.yaml"),
+    )
 
     @classmethod
     def more(cls):
