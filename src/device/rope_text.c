@@ -60,9 +60,9 @@ int tsri_rope_text(const struct tsr_rope *r, char *buf, size_t bytes)
 /* The words, and the scalings that use them. */
 static const struct {
     const char *name;
-    enum { SCALING, PAIRING, WHOLE, NUMBER, QUOTIENT, FACTORS } form;
+    enum { SCALING, PAIRING, WHOLE, NUMBER, MSCALES, FACTORS } form;
     uint32_t scalings;
-    size_t at; /* in struct tsr_rope; of a quotient both */
+    size_t at; /* in struct tsr_rope, of a whole number or another */
 } words[] = {
     {"rope", SCALING, ALL, 0},
     {"pairing", PAIRING, ALL, 0},
@@ -73,15 +73,12 @@ static const struct {
     {"low", NUMBER, 1u << TSR_ROPE_LLAMA3, offsetof(struct tsr_rope, low_freq_factor)},
     {"high", NUMBER, 1u << TSR_ROPE_LLAMA3, offsetof(struct tsr_rope, high_freq_factor)},
     {"attention", NUMBER, ATTENTION, offsetof(struct tsr_rope, attention_factor)},
-    {"mscale", QUOTIENT, 1u << TSR_ROPE_YARN, offsetof(struct tsr_rope, mscale)},
+    {"mscale", MSCALES, 1u << TSR_ROPE_YARN, 0},
     {"fast", NUMBER, 1u << TSR_ROPE_YARN, offsetof(struct tsr_rope, beta_fast)},
     {"slow", NUMBER, 1u << TSR_ROPE_YARN, offsetof(struct tsr_rope, beta_slow)},
     {"exact", WHOLE, 1u << TSR_ROPE_YARN, offsetof(struct tsr_rope, yarn_exact)},
     {"factors", FACTORS, 1u << TSR_ROPE_LONGROPE, 0},
 };
-_Static_assert(offsetof(struct tsr_rope, mscale_all_dim) ==
-                   offsetof(struct tsr_rope, mscale) + sizeof(double),
-               "a quotient is two doubles");
 
 static bool read_double(const char **at, double *out)
 {
@@ -152,8 +149,8 @@ static bool read_value(struct tsri_rope_read *out, size_t word, const char **at)
         return read_whole(at, (uint32_t *)(void *)field);
     case NUMBER:
         return read_double(at, (double *)(void *)field);
-    case QUOTIENT:
-        return read_quotient(at, (double *)(void *)field, (double *)(void *)field + 1);
+    case MSCALES:
+        return read_quotient(at, &r->mscale, &r->mscale_all_dim);
     case FACTORS:
         return read_factors(out, at);
     }
