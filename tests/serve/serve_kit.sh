@@ -17,7 +17,8 @@ serve_none() {
     exit 77
 }
 
-# Starts a server in folder $1 with the flags that follow, and waits until it is there.
+# Starts a server in folder $1 with the flags that follow, and waits until it is there. It does not
+# outlive the shell that starts it, also where a test fails before serve_end.
 serve_start() {
     home=$1
     shift
@@ -28,6 +29,12 @@ serve_start() {
     rm -f "$home/out" "$home/err" # of a server before: the new one empties them when it runs
     "$tessera" serve --model="$model" --threads=1 --port=0 --json "$@" >"$home/out" 2>"$home/err" &
     pid=$!
+    # shellcheck disable=SC2064 # of this server
+    if [ "$BASH_SUBSHELL" -eq 0 ]; then
+        trap "kill -KILL $pid 2>/dev/null; rm -rf '$tmp_all'" EXIT
+    else
+        trap "kill -KILL $pid 2>/dev/null" EXIT
+    fi
     local i
     for ((i = 0; i < 6000; i++)); do
         [ -s "$home/out" ] && break
