@@ -1,7 +1,8 @@
 """page_check.py - looks at the page of `tessera serve` as a person would, in a headless browser, over a
 server made up here that answers as the real one does: with texts that try to be markup, slow ones,
-errors, and none at all.
+errors, and none at all. `real` looks at one that a real server shows.
 
+  page_check.py real PAGE_FILE STORE
   page_check.py chat | why | markdown | kept | room | colours | compare | reading | stop | token | gone | bare | pictures FOLDER"""
 import http.server, json, pathlib, queue, re, sys, threading, time
 
@@ -461,6 +462,61 @@ def bare(b):
     assert b.evaluate("document.getElementById('question').placeholder") == "Ask a question"
 
 
+# All that was said in the place of an answer while its prompt was read, however short that was.
+READING_SEEN = """window.readings = []; new MutationObserver(all => all.forEach(m => m.addedNodes.forEach(n => {
+    const e = n.nodeType === 1 ? n : n.parentElement;
+    if (e && e.classList.contains('reading')) readings.push(e.textContent);
+}))).observe(document.getElementById('talk'), {subtree: true, childList: true})"""
+
+
+# As a person who opens the file that `tessera serve` names, with ferry.md and train.md in its folder.
+def real(b, page, store):
+    names = "ferry.md, train.md"
+    b.open("file://" + page)
+    b.wait("document.getElementById('about').textContent.includes('2 documents in ')")
+    assert b.evaluate("location.hash === '' && location.protocol === 'http:' && document.getElementById('login').hidden")
+    b.evaluate(READING_SEEN)
+    for i, question in enumerate(("When does the ferry leave?", "And the train?")):
+        ask(b, question)
+        assert text(b, ".answer .problem") == "", text(b, ".answer .problem")
+        assert b.evaluate("turns.length") == i + 1 and b.evaluate("turns[%d].said" % i), "no answer"
+        assert text(b, ".answer:last-child .said"), "the answer is not shown"
+        expect(text(b, ".answer:last-child > details > summary"), "passages: " + names)
+        expect(text(b, ".answer:last-child .numbers"), "first token after ")
+        said = b.evaluate("readings.join('|')")
+        assert re.search(r"Reading %s: [\d,]+ of [\d,]+ tokens" % re.escape(names), said), said
+        assert text(b, ".reading") == ""
+        b.evaluate("readings = []")
+        end = time.monotonic() + 60  # the first read is noted when the server is done with it
+        while not list(pathlib.Path(store).glob("*.speed")):
+            assert time.monotonic() < end, "the time of a full read is not kept"
+            time.sleep(0.05)
+    first, second = text(b, ".numbers").split("first token after ")[1:]
+    assert "a full read takes about" not in first, first
+    expect(second, "; a full read takes about ")
+    expect(text(b, ".answer:last-child .legend"), "exact from the cache")
+    # Compared with a full read.
+    exact = b.evaluate("turns[1].about.exact")
+    b.evaluate("[...document.querySelectorAll('.compare')].pop().click()")
+    b.wait("document.querySelectorAll('.answer:last-child .side').length === 2 && " + READY)
+    expect(text(b, ".answer:last-child h2"), "Full read, without the cache")
+    expect(text(b, ".answer:last-child > .numbers"), "he same answer")
+    if exact:
+        expect(text(b, ".answer:last-child > .numbers"), "The same answer; the first token was ")
+    assert text(b, ".answer:last-child .side:last-child .legend").endswith(" new"), "not all of it was read"
+    # Reloaded: both answers are there, and the chat goes on without another look at the address.
+    before = b.evaluate("JSON.stringify(turns.map(t => [t.asked, t.said]))")
+    b.evaluate("window.old = true")
+    b.call("Page.reload")
+    b.wait("!window.old && document.getElementById('about').textContent.includes('2 documents')")
+    assert b.evaluate("JSON.stringify(turns.map(t => [t.asked, t.said]))") == before
+    assert b.evaluate("[...document.querySelectorAll('.said')].filter(e => e.textContent).length") == 2
+    assert text(b, ".answer > details > summary").count(names) == 2
+    ask(b, "Why?")
+    assert b.evaluate("turns.length === 3 && turns[2].said") and text(b, ".answer .problem") == ""
+    assert b.said == [], b.said
+
+
 # Of every state, in every size, for a person to look at.
 def pictures(b, folder):
     def take(name):
@@ -502,7 +558,7 @@ def pictures(b, folder):
 def main():
     b = Browser()
     try:
-        {f.__name__: f for f in (chat, why, markdown, kept, room, colours, compare, reading, stop, token, gone, bare, pictures)}[sys.argv[1]](b, *sys.argv[2:])
+        {f.__name__: f for f in (chat, why, markdown, kept, room, colours, compare, reading, stop, token, gone, bare, pictures, real)}[sys.argv[1]](b, *sys.argv[2:])
     finally:
         b.close()
 
