@@ -31,13 +31,13 @@ def arguments(p: argparse.ArgumentParser, threads: int) -> None:
     p.add_argument("--json", help="a file for all figures")
 
 
-def find(a: argparse.Namespace) -> None:
-    """Looks for the programs before anything is started."""
-    if not a.llama_server:
+def find(a: argparse.Namespace, peers: bool = True) -> None:
+    """Looks for the programs before anything is started; those of others only with `peers`."""
+    if peers and not a.llama_server:
         setup = [str(ROOT / "tools" / "setup-model"), "--server", "--print-dir"]
         where = subprocess.run(setup, capture_output=True, text=True, check=True).stdout.strip()
         a.llama_server = f"{where}/bin/llama-server"
-    for needed in (a.llama_server, a.model, f"{a.build}/bin/tessera"):
+    for needed in (*([a.llama_server] if peers else []), a.model, f"{a.build}/bin/tessera"):
         if not os.access(needed, os.R_OK):
             raise SystemExit(f"no {needed}: tools/setup --model, tools/setup --peers, make")
 

@@ -33,6 +33,9 @@ class Answer:
     text: str
     usage: dict[str, object]
     about: dict[str, object]  # what tessera serve says about the answer
+    ended: str = ""  # why; "": it did not end
+    # With `logprobs`: the bytes of each token, and its logprob.
+    bits: list[tuple[bytes, float]] = dataclasses.field(default_factory=list)
 
     @property
     def first(self) -> Moment:
@@ -103,8 +106,11 @@ class Server:
         c.close()
         return status, text
 
-    def ask(self, body: Body, path: str = "/v1/chat/completions") -> Answer:
-        """Streams an answer. Raises on anything but an answer."""
+    def ask(
+        self, body: Body, path: str = "/v1/chat/completions", leave_after: int | None = None
+    ) -> Answer:
+        """Streams an answer. Raises on anything but an answer. leave_after: goes away after so many
+        pieces of text, with 0 as soon as the question is sent."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         whole = {"model": self.model, "stream": True, "temperature": 0, **body}
         whole["stream_options"] = {"include_usage": True}
@@ -112,10 +118,13 @@ class Server:
         begun = self.now()
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         c.request("POST", path, data, headers)
+        a = Answer(begun, [], "", {}, {})
+        if leave_after == 0:
+            c.close()
+            return a
         r = c.getresponse()
         if r.status != 200:
             raise RuntimeError(f"{self.name}: {r.status}: {r.read().decode()[:400]}")
-        a = Answer(begun, [], "", {}, {})
         for line in r:
             if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                 continue
@@ -125,10 +134,16 @@ class Server:
             a.usage = event.get("usage") or a.usage
             a.about = event.get("tessera") or a.about
             for choice in event.get("choices", []):
+                a.ended = choice.get("finish_reason") or a.ended
+                for t in (choice.get("logprobs") or {}).get("content") or []:
+                    a.bits.append((bytes(t["bytes"]), t["logprob"]))
                 piece = choice.get("text") or choice.get("delta", {}).get("content")
                 if piece:
                     a.tokens.append(self.now())
                     a.text += piece
+            if leave_after and len(a.tokens) >= leave_after:
+                r.close()
+                break
         c.close()
         if not a.tokens:
             a.tokens.append(self.now())
