@@ -503,7 +503,8 @@ def real(b, page, store):
     expect(text(b, ".answer:last-child > .numbers"), "he same answer")
     if exact:
         expect(text(b, ".answer:last-child > .numbers"), "The same answer; the first token was ")
-    assert text(b, ".answer:last-child .side:last-child .legend").endswith(" new"), "not all of it was read"
+    read = text(b, ".answer:last-child .side:last-child .legend")
+    assert re.fullmatch(r"[\d,]+ new", read), "not a full read: " + read
     # Reloaded: both answers are there, and the chat goes on without another look at the address.
     before = b.evaluate("JSON.stringify(turns.map(t => [t.asked, t.said]))")
     b.evaluate("window.old = true")
