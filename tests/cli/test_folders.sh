@@ -77,16 +77,21 @@ a_file_that_is_only_touched_is_not_read_again() {
     serve_end
 }
 
-# 120,000 tokens are read ahead; the new file is indexed before they are.
-a_file_that_comes_while_others_are_read_is_found() {
-    mkdir -p "$tmp/docs"
+# A server that has begun to read 120,000 tokens ahead.
+read_much_ahead() {
     local i
+    mkdir -p "$tmp/docs"
     for i in {1..120}; do letters 1000 "${i: -1}" | sed "s/^/$i /" >"$tmp/docs/$i.md"; done
     ask_init llama || return
     home=$tmp
     "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" >"$tmp/out" 2>"$tmp/err" &
     pid=$!
-    told '^reading ahead: ' || return
+    told '^reading ahead: '
+}
+
+# The new file is indexed before the others are read.
+a_file_that_comes_while_others_are_read_is_found() {
+    read_much_ahead || return
     echo 'The zeppelin leaves at midnight.' >"$tmp/docs/zeppelin.md"
     told '1 new, 0 changed' || return
     ! grep -q 'all documents are known' "$tmp/err" || fail "found only later: $(cat "$tmp/err")" || return
@@ -96,14 +101,8 @@ a_file_that_comes_while_others_are_read_is_found() {
 # Four long answers meanwhile. The first line comes after five seconds, and the speed is that of the
 # time without them.
 progress_tells_that_it_waits_for_questions() {
-    mkdir -p "$tmp/docs"
     local i
-    for i in {1..120}; do letters 1000 "${i: -1}" | sed "s/^/$i /" >"$tmp/docs/$i.md"; done
-    ask_init llama || return
-    home=$tmp
-    "$tessera" serve --model="$model" --threads=1 --port=0 --no-open --docs="$tmp/docs" >"$tmp/out" 2>"$tmp/err" &
-    pid=$!
-    told '^reading ahead: ' || return
+    read_much_ahead || return
     url=$(sed -n 's/^OpenAI API \(.*\)\/v1,.*/\1/p' "$home/out")
     token=$(cat "$home/deps/store/serve.token")
     for i in 1 2 3 4; do
