@@ -99,17 +99,22 @@ void tsri_shingles_fini(struct tsri_shingles *t)
     memset(t, 0, sizeof *t);
 }
 
-uint32_t tsri_shingle_place(const uint32_t *shingle, const uint32_t *tokens, uint32_t n)
+/* Where it stands among every stride-th place from `at` on. */
+static uint32_t place_from(uint32_t at, uint32_t stride, const uint32_t *shingle,
+                           const uint32_t *tokens, uint32_t n)
 {
-    for (uint32_t at = 0; at + TSRI_SHINGLE <= n; at += TSRI_SHINGLE_STRIDE)
-        if (tokens[at] == shingle[0] &&
-            memcmp(tokens + at, shingle, TSRI_SHINGLE * sizeof shingle[0]) == 0)
-            return at;
-    for (uint32_t at = BETWEEN_FIRST; at + TSRI_SHINGLE <= n; at += TSRI_SHINGLE_BETWEEN)
+    for (; at + TSRI_SHINGLE <= n; at += stride)
         if (tokens[at] == shingle[0] &&
             memcmp(tokens + at, shingle, TSRI_SHINGLE * sizeof shingle[0]) == 0)
             return at;
     return UINT32_MAX;
+}
+
+uint32_t tsri_shingle_place(const uint32_t *shingle, const uint32_t *tokens, uint32_t n)
+{
+    uint32_t at = place_from(0, TSRI_SHINGLE_STRIDE, shingle, tokens, n);
+    return at != UINT32_MAX ? at
+                            : place_from(BETWEEN_FIRST, TSRI_SHINGLE_BETWEEN, shingle, tokens, n);
 }
 
 /* ---- registering ---- */

@@ -331,9 +331,11 @@ static void learn_some(struct tsri_engine *e, struct tsri_task *t)
 static void learn_in_turn(struct tsri_engine *e, uint64_t work_ns)
 {
     struct tsri_task *t = next_learner(e);
-    if (!t || !e->n_running) e->learn_ns = 0;
-    if (t && !e->n_running) learn_some(e, t);
-    if (!t || !e->n_running) return;
+    if (!t || !e->n_running) {
+        e->learn_ns = 0;
+        if (t) learn_some(e, t);
+        return;
+    }
     e->learn_ns += (int64_t)((double)work_ns * LEARN_SHARE);
     while (t && e->learn_ns > 0) {
         uint64_t start_ns = tsri_now_ns();
