@@ -113,6 +113,8 @@ FAKE_WIDE static __m512i fake_cvtne2ps_pbh(__m512 high, __m512 low)
     return _mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1);
 }
 
+/* The names are the compiler's own, for that is what they stand in for. */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 #undef _tile_loadconfig
 #undef _tile_storeconfig
 #undef _tile_release
@@ -129,6 +131,7 @@ FAKE_WIDE static __m512i fake_cvtne2ps_pbh(__m512 high, __m512 low)
 #define _tile_stored(i, to, stride) fake_store(i, to, stride)
 #define _tile_dpbf16ps(c, a, b) fake_dpbf16ps(c, a, b)
 #define _mm512_cvtne2ps_pbh(high, low) fake_cvtne2ps_pbh(high, low)
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 #endif
 #endif
