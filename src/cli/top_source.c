@@ -40,10 +40,12 @@ bool tsri_top_url_parse(const char *url, char host[static 256], char port[static
 
 const char *tsri_top_http_body(const char *reply, size_t bytes, int *status, size_t *body_bytes)
 {
-    char line[16] = "";
+    char line[16] = "", digits[4];
     memcpy(line, reply, bytes < sizeof line - 1 ? bytes : sizeof line - 1);
     const char *end = memmem(reply, bytes, "\r\n\r\n", 4);
-    if (!end || sscanf(line, "HTTP/1.%*1[01] %3d", status) != 1) return NULL;
+    /* One space and digits: %d would go on after the line's end, and take a minus. */
+    if (!end || sscanf(line, "HTTP/1.%*1[01]%*1[ ]%3[0-9]", digits) != 1) return NULL;
+    *status = atoi(digits);
     *body_bytes = bytes - (size_t)(end + 4 - reply);
     return end + 4;
 }

@@ -66,7 +66,10 @@ TEST(what_is_no_reply_has_no_body)
                                        "HTTP/1.1 200 OK\r\nA: b\r\n",
                                        "SSH-2.0\r\n\r\n",
                                        "HTTP/2 200\r\n\r\n",
-                                       "HTTP/1.1 x\r\n\r\n"};
+                                       "HTTP/1.1 x\r\n\r\n",
+                                       "HTTP/1.1 -12\r\n\r\n",
+                                       "HTTP/1.1\r\n\r\n-8",
+                                       "HTTP/1.1\r\n\r\n200"};
     int status;
     size_t n;
     for (size_t i = 0; i < TSRI_COUNT(none); i++)
