@@ -11,6 +11,7 @@ vLLM alone computes the same prompts in chunks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import statistics
@@ -116,7 +117,8 @@ def row_trace(
     ]  # fmt: skip
     rates: dict[tuple[str, int], tuple[float, float]] = {}
     n_tokens = statistics.mean(sum(n for _i, n in one) + SYSTEM + QUESTION for one in queries)
-    for name in ("alone", "blend"):
+    blending = [name for name in up if name.startswith("blend")]
+    for name in ("alone", *blending):
         for turn, ratio, _state in turns:
             prompts = trace_prompts(
                 queries,
@@ -141,11 +143,11 @@ def row_trace(
                 f"{100 * share:.1f} % of tokens reused, first token "
                 f"{1e3 * statistics.median(first):.0f} ms{note}"
             )
-    for turn, ratio, state in turns:
-        (ours, hits), (base, base_hits) = rates["blend", turn], rates["alone", turn]
+    for name, (turn, ratio, state) in itertools.product(blending, turns):
+        (ours, hits), (base, base_hits) = rates[name, turn], rates["alone", turn]
         case = (
-            f"trace of {len(queries)} retrievals ({what}), {PASSAGES} passages, {n_tokens:.0f} "
-            f"tokens, {n_out} out, {CLIENTS} clients, {state}, "
+            f"{name}: trace of {len(queries)} retrievals ({what}), {PASSAGES} passages, "
+            f"{n_tokens:.0f} tokens, {n_out} out, {CLIENTS} clients, {state}, "
             f"{'by default' if ratio is None else f'r = {ratio:g}'}, "
             f"{100 * hits:.0f} % of tokens reused"
         )
