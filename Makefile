@@ -454,7 +454,7 @@ test-python: $(LIBS_SO)
 
 # Real engines, in their own environment; each program says what it needs (python/tests/engine.sh).
 # What most rests on comes first: .ci/run goes as far as its time lasts. On the command line: some of them.
-VLLM_TESTS := async ends discovery engine stages workers hybrid drafts events marks learning model npu places pieces host_work fused graphs compiled kernels failed blend ranks handover many traffic chunked context room
+VLLM_TESTS := async ends discovery engine stages workers hybrid drafts events marks worth weighed learning model npu places pieces host_work fused graphs compiled kernels failed blend ranks handover many traffic chunked context room
 test-vllm: $(LIBS_SO) $(B)/bin/tesserad $(ASCEND_LIB) $(FAKEACL)
 	@for t in $(VLLM_TESTS); do \
 	    case $$t in \

@@ -94,6 +94,7 @@ class BlendSettings:
     first: str | None = None  # None: as the engine does by default
     # Blends under way together, where layers are CUDA graphs; their layers are computed at once.
     at_once: int = 1
+    weigh: bool = True  # a prompt that is computed faster than blended is computed
 
 
 def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
@@ -126,6 +127,7 @@ def blend_settings(extra: Mapping[str, Any]) -> BlendSettings | None:
         profile=given.get("profile"),
         first=_checked_first(given.get("first")),
         at_once=_checked_at_once(given.get("at_once", 1)),
+        weigh=_flag(given, "weigh", True),
     )
 
 
@@ -141,8 +143,8 @@ def _checked_first(value: Any) -> str | None:
     return value  # type: ignore[no-any-return]
 
 
-def _flag(given: Mapping[str, Any], name: str) -> bool:
-    value = given.get(name, False)
+def _flag(given: Mapping[str, Any], name: str, usual: bool = False) -> bool:
+    value = given.get(name, usual)
     if not isinstance(value, bool):
         raise BadBlend(f"blend: {name} {value!r} is neither true nor false")
     return value

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import hashlib
 import zlib
 from collections import Counter, OrderedDict
@@ -41,6 +40,7 @@ from .places import Pages, Staging
 from .primer import primer_tokens
 from .shape import Refused
 from .turns import HELD_S, Steps, Turns
+from .worth import device_events
 
 __all__ = ["BlendWorker"]
 
@@ -115,9 +115,7 @@ class BlendWorker:
         self._old: set[Blend] = set()  # to be cleared and closed when they are not used any more
         self._era = b""
         self._complaints: set[str] = set()
-        event = functools.partial(torch.cuda.Event, enable_timing=True)
-        on_cuda = self._parts.device.type == "cuda"
-        learn_time = LearnTime(HELD_S, event=event if on_cuda else None)
+        learn_time = LearnTime(HELD_S, event=device_events(self._parts.device))
         n, n_layers = len(self._lanes), len(self._parts.layers)
         self._turns = Turns(self._steps, n, n_layers, learn_time, self._complain)
         self._ended: list[BlendOutcome] = []  # that nobody has asked for yet

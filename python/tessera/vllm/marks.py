@@ -37,8 +37,10 @@ from ..marks import checked_segments, read_wishes
 from ..owner import EngineCache
 from ..separators import Separators, spellings
 from .learning import Learning
+from .messages import TesseraWorkerMetadata
 from .primer import primer_tokens
 from .shape import undoes_steps
+from .worth import Worth
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -122,6 +124,7 @@ class Blending:
         """`n_blocks`: of vLLM's KV memory."""
         self.settings = settings
         self.learning = Learning(n_blocks)
+        self.worth = Worth()
         self.counters = BlendCounters()
         self.ready = False  # every worker has said that it can
         # Within a step only where vLLM can undo one whose blend failed.
@@ -332,6 +335,10 @@ class Blending:
             return False
         if mark is None:
             return False
+        if self.settings.weigh and not mark.wished and not self.worth.pays(mark.n_given):
+            self.counters.add("blend_costly")
+            self._refused[request.request_id] = "computing it is faster"
+            return False
         salt, own = request_salt(request), request.cache_salt or ""
         row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
         isolate(request)
@@ -434,6 +441,12 @@ class Blending:
         aborted, self._aborted = self._aborted, []
         return aborted + self.learning.take_stops()
 
+    def told(self, meta: TesseraWorkerMetadata) -> None:
+        """What workers have said after a step."""
+        self.worth.row_s = meta.row_s or self.worth.row_s
+        if meta.outcomes:
+            self.outcomes(meta.outcomes)
+
     def outcomes(self, rows: Iterable[BlendOutcome]) -> None:
         """Of all ranks: good is what is good on each of them; the first report counts."""
         merged: dict[int, BlendOutcome] = {}
@@ -453,6 +466,7 @@ class Blending:
                     self.counters.add(counter, value)
             row = self._by_number.get(number)
             if row is not None:
+                self.worth.note(row.mark.n_given, one)
                 row.outcome = one
                 if not one.ok:
                     row.failed = True

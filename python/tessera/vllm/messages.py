@@ -31,6 +31,7 @@ class TesseraMetadata(KVConnectorMetadata):
     aborted: list[int] = field(default_factory=list)  # blends that nobody waits for any more
     budget: int = 0  # tokens that blends between steps may compute beside this step
     alone: bool = True  # the step computes nothing else
+    n_tokens: int = 0  # that it computes
 
 
 @dataclass
@@ -40,11 +41,15 @@ class TesseraWorkerMetadata(KVConnectorWorkerMetadata):
     parts: list[bytes]
     outcomes: list[BlendOutcome] = field(default_factory=list)
     trouble: str | None = None  # a worker has given up
+    row_s: float = 0.0  # what vLLM takes for a token of a prompt, if that has changed
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         assert isinstance(other, TesseraWorkerMetadata)
         return TesseraWorkerMetadata(
-            self.parts + other.parts, self.outcomes + other.outcomes, self.trouble or other.trouble
+            self.parts + other.parts,
+            self.outcomes + other.outcomes,
+            self.trouble or other.trouble,
+            max(self.row_s, other.row_s),
         )
 
 

@@ -41,6 +41,7 @@ _SHOWN = {
     "blend_tokens_learned": "tokens of documents computed alone and stored after an answer",
     "blend_malformed": "requests with a malformed mark, handled as plain ones",
     "blend_short": "marked requests that were too short, handled as plain ones",
+    "blend_costly": "marked requests that vLLM computes faster than they would be blended",
     "blend_unseen": "requests without a separator while the configured one was never seen",
 }
 

@@ -586,7 +586,7 @@ class SchedulerSide(ConnectorBase):
             meta.aborted = self._blending.take_aborted()
             n_scheduled = scheduler_output.total_num_scheduled_tokens
             meta.budget = max(self._step_tokens - n_scheduled, _BLEND_TOKENS_MIN)
-            meta.alone = n_scheduled == 0
+            meta.alone, meta.n_tokens = n_scheduled == 0, n_scheduled
         return meta
 
     def _build(self, scheduler_output: SchedulerOutput) -> bytes:
@@ -657,8 +657,8 @@ class SchedulerSide(ConnectorBase):
         elif isinstance(meta, TesseraWorkerMetadata):
             for part in meta.parts:
                 self._scheduler.worker_output(part)
-            if self._blending is not None and meta.outcomes:
-                self._blending.outcomes(meta.outcomes)
+            if self._blending is not None:
+                self._blending.told(meta)
 
     def request_finished(
         self, request: Request, block_ids: list[int]

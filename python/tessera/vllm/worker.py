@@ -20,6 +20,7 @@ from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
 from .planes import group_planes, shard_planes
 from .shape import as_planes, as_shards, by_rank, group_layout, shards_of_rank
+from .worth import StepTime, device_events
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -53,6 +54,7 @@ class WorkerSide(ConnectorBase):
         self._open_blends: dict[int, BlendJob] = {}  # that vLLM waits for
         self._learned: list[int] = []  # whose blocks are vLLM's again
         self._arrived: list[int] = []  # of these, those that have ended
+        self._step_time: StepTime | None = None  # of an engine that blends
         super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -131,6 +133,8 @@ class WorkerSide(ConnectorBase):
                 self._blender = BlendWorker(
                     self._vllm_config, self._shape, settings, self._cache, n_blocks
                 )
+                if settings.weigh:
+                    self._step_time = StepTime(event=device_events(self._device))
                 if settings.from_traffic and self._shape.shards:
                     logger.warning("tessera: blends do not find plain requests: head_shards is set")
                 elif settings.from_traffic:
@@ -196,12 +200,21 @@ class WorkerSide(ConnectorBase):
         not wait for it. What it clears in new blocks is queued before."""
         super().bind_connector_metadata(connector_metadata)
         self._mark_queue(connector_metadata)
+        self._begin_step(connector_metadata)
 
     @guarded(lambda: None)
     def _mark_queue(self, meta: KVConnectorMetadata) -> None:
         if self._stream is not None and isinstance(meta, TesseraMetadata) and meta.data:
             self._order_stream()
             self._worker.mark_queue(meta.data)
+
+    @guarded(lambda: None)
+    def _begin_step(self, meta: KVConnectorMetadata) -> None:
+        if self._step_time is None or not isinstance(meta, TesseraMetadata):
+            return
+        self._step_time.begin(meta.n_tokens)
+        if meta.blends or meta.wait or self._open_blends:
+            self._step_time.drop()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         meta = self._get_connector_metadata()
@@ -338,6 +351,8 @@ class WorkerSide(ConnectorBase):
 
     @guarded(lambda: None)
     def wait_for_save(self) -> None:
+        if self._step_time is not None:
+            self._step_time.end()
         if not self._idle:
             self._worker.wait_save()
 
@@ -420,10 +435,11 @@ class WorkerSide(ConnectorBase):
 
     @guarded(lambda: None)
     def _build_meta(self) -> TesseraWorkerMetadata | None:
+        row_s = self._step_time.news() if self._step_time is not None else 0.0
         if self._idle:
-            return None
+            return TesseraWorkerMetadata([], row_s=row_s) if row_s else None
         data = self._worker.output()
         outcomes, self._outcomes = self._outcomes, []
-        if not data and not outcomes:
+        if not data and not outcomes and not row_s:
             return None
-        return TesseraWorkerMetadata([data] if data else [], outcomes)
+        return TesseraWorkerMetadata([data] if data else [], outcomes, row_s=row_s)

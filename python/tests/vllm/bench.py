@@ -243,7 +243,7 @@ def bench_quality(folder):
     program = Path(os.environ["TESSERA_LIBRARY"]).resolve().parents[1] / "bin" / "tessera-lab"
     lines, table = os.path.join(folder, "questions.jsonl"), os.path.join(folder, "rows.csv")
     settings = dict(SETTINGS, max_model_len=1024, max_logprobs=-1)
-    blend = {"min_tokens": 1, "selector": "query", "ratio": 0.05}
+    blend = {"min_tokens": 1, "selector": "query", "ratio": 0.05, "weigh": False}
     with Remote({"host_size": "1G", "blend": blend}, **settings) as engine:
         questions = rag.prompts(engine.tokens_of, len(rag.QUESTIONS))
         here = [
