@@ -236,7 +236,8 @@ TEST(a_server_that_is_down_at_start_is_found_later)
     open_at(&kit, server.endpoint, 3000);
     for (int i = 0; i < 100; i++)
         CHECK(kv_tier_get(kit.tier, &shape, 1, 1000) < 0);
-    CHECK((tsri_now_ns() - begin) / 1000000 < 5000);
+    /* A second for each, were they not refused at once. */
+    CHECK((tsri_now_ns() - begin) / 1000000 < 50000);
     CHECK_INT(s3_kit_log_lines(1), 1);
     s3_server_start(&server);
     CHECK(kv_tier_until(kit.tier, &shape, 1, 0, 60000));
