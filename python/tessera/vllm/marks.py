@@ -466,7 +466,8 @@ class Blending:
                     self.counters.add(counter, value)
             row = self._by_number.get(number)
             if row is not None:
-                self.worth.note(row.mark.n_given, one)
+                if not row.mark.wished:  # others may take longer, or less
+                    self.worth.note(row.mark.n_given, one)
                 row.outcome = one
                 if not one.ok:
                     row.failed = True

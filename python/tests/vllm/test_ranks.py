@@ -66,7 +66,9 @@ def prompt(order):
 
 class Engine:
     def __init__(self, model, ranks, profile=None):
-        blend = {"min_tokens": 0, "first": "fill", **({"profile": profile} if profile else {})}
+        blend = {"min_tokens": 0, "first": "fill", "weigh": False}
+        if profile is not None:
+            blend["profile"] = profile
         self.llm = LLM(
             model=model,
             dtype="float32",

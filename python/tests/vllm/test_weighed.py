@@ -44,8 +44,11 @@ class TestWeighed(unittest.TestCase):
             first, _plain = ask()
             self.assertEqual(first.told["tessera"]["first"], True)
             self.assertGreater(worth.row_s, 0)
+            ask(ratio=0.2)
+            self.assertEqual(len(worth._fixed_s), 0)
             for _ in range(4):
-                ask(ratio=0.2)
+                worth.row_s = 1.0
+                ask()
             self.assertEqual(len(worth._fixed_s), 4)
             self.assertGreater(worth._blend_s(1000), worth._blend_s(300))
             worth.row_s = 1e-9  # as on a fast device
