@@ -20,6 +20,7 @@ cd /src
 ln -sfn lib "$cuda/lib64" # where this nvcc looks, unlike that of later versions
 "$cuda/bin/nvcc" --version | grep -F "release $version,"
 make -j"$(nproc)" B="$built" WITH_MODEL=0 NVCC="$cuda/bin/nvcc" NVFLAGS="$flags" "$built/lib/libtessera-cuda.so"
+strip --strip-unneeded "$built/lib/libtessera-cuda.so" # debug symbols of CUDA's runtime
 for arch in $ARCHES; do
     "$cuda/bin/cuobjdump" --list-elf "$built/lib/libtessera-cuda.so" | grep -F "sm_$arch." || {
         echo "no code for sm_$arch" >&2
