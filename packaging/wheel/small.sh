@@ -2,7 +2,7 @@
 # small.sh - expat, libcurl, libxml2 and libmicrohttpd for the wheel, from Debian's own sources with Debian's
 # patches, but only the parts that Tessera calls. Runs in the tree of packaging/wheel/build.sh.
 #
-# Debian's binaries would bring 36 more libraries and 60 MB (Kerberos, LDAP, SSH, GnuTLS, ICU), and need newer
+# Debian's binaries would bring 31 more libraries and 47 MB (Kerberos, LDAP, SSH, GnuTLS, ICU), and need newer
 # systems: expat calls arc4random_buf, which glibc has from 2.36 on, and ICU needs the libstdc++ of gcc 12.
 #
 #   small.sh TRIPLET PREFIX      such as x86_64-linux-gnu /opt/small
