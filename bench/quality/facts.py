@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """facts.py - factual questions over short invented documents, for `tessera-lab answers`.
 
-  facts.py [--half tune|test|all] [--each N] > facts.jsonl
+  facts.py [--texts facts|dialogs|code] [--half tune|test|all] [--each N] > facts.jsonl
 
 Each question has 4 to 10 documents of 50 to 150 tokens. One holds the answer; one to three others
 are of the same kind and say the same about another person, product or train; the rest are of other
-kinds. facts.txt has the texts. Everything is drawn from a fixed seed, so every run gives the same
-questions."""
+kinds. facts.txt has the texts; dialogs.txt has chats and transcripts, where the answer may be what
+two people agree on after another proposal, and code.txt has code and configuration. Everything is
+drawn from a fixed seed, so every run gives the same questions."""
 
 import argparse
 import datetime
@@ -49,6 +50,12 @@ Kowalski Bianchi Thorne Rasmussen Mwangi Prescott Vance Ivanova Hollis Tremaine 
 Abbott Moreau Stein Quill Yates Bergstrom Dunne Falk Grieve Holloway Jansen Keane Lomax Merrick
 Ortega Paine
 """.split()
+GIVEN = """
+Abel Agnes Basil Bruno Celia Conrad Dora Della Emil Enid Fiona Gideon Gwen Hector Imogen Ivor
+Jasper Judith Kirsten Lars Lena Magnus Mabel Nina Norris Odette Otis Pearl Quentin Rhoda Rufus
+Selma Silas Thea Tobias Una Viola Wanda Wilbur Zelda
+""".split()
+TEXTS = ("facts", "dialogs", "code")
 
 
 @dataclass
@@ -239,6 +246,10 @@ class Drawer:
         # The last name alone is not enough: first names of other documents get mixed in.
         return Value(name, [f"{name}'s"])
 
+    def given(self, _: str) -> Value:
+        """A first name that no person() has."""
+        return Value(self.rng.choice(GIVEN))
+
     def pick(self, arguments: str) -> Value:
         text = self.rng.choice(arguments.split("|"))
         others = [re.sub(r"^.* of ", "", text), re.sub(r"^(two|three|every|\w+ing) ", "", text)]
@@ -296,7 +307,7 @@ Question = dict[str, object]
 
 
 def make_question(
-    kinds: list[Kind], kind: Kind, number: int, rng: random.Random
+    name: str, kinds: list[Kind], kind: Kind, number: int, rng: random.Random
 ) -> Question | None:
     """None if the draw was a bad one: the answer is in another document too, say."""
     drawer = Drawer(rng)
@@ -323,7 +334,7 @@ def make_question(
         return None
     texts.insert(rng.randrange(n), target.show())
     return {
-        "set": "facts",
+        "set": name,
         "id": f"{kind.name}-{number}",
         "documents": texts,
         "question": asked,
@@ -331,29 +342,31 @@ def make_question(
     }
 
 
-def questions(each: int) -> list[Question]:
-    kinds = read_kinds(pathlib.Path(__file__).with_name("facts.txt"))
+def questions(each: int, name: str = "facts") -> list[Question]:
+    """Those of NAME.txt, which is beside this file."""
+    kinds = read_kinds(pathlib.Path(__file__).with_name(f"{name}.txt"))
     made = []
     for number in range(each):
         for kind in kinds:
             question = None
             for attempt in range(1000):
                 rng = random.Random(f"{kind.name} {number} {attempt}")
-                question = make_question(kinds, kind, number, rng)
+                question = make_question(name, kinds, kind, number, rng)
                 if question:
                     break
             if not question:
-                raise SystemExit(f"facts.txt: {kind.name}: no good question in 1000 draws")
+                raise SystemExit(f"{name}.txt: {kind.name}: no good question in 1000 draws")
             made.append(question)
     return made
 
 
 def main() -> None:
     p = argparse.ArgumentParser()
+    p.add_argument("--texts", choices=TEXTS, default="facts", help="the set of questions")
     p.add_argument("--half", choices=HALVES, default="all")
     p.add_argument("--each", type=int, default=16, help="questions of each kind of document")
     a = p.parse_args()
-    for q in questions(a.each):
+    for q in questions(a.each, a.texts):
         if wanted(a.half, str(q["set"]), str(q["id"])):
             print(json.dumps(q, ensure_ascii=False))
 
