@@ -75,6 +75,7 @@ class BlendOutcome:
     report: dict[str, float | int | str] = field(default_factory=dict)  # of tsr_blend_report
     seconds: float = 0.0
     stopped: bool = False  # its request had ended: nothing of it counts
+    busy_s: float = 0.0  # that was computed for it, besides what took others; 0: not known
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from .places import Pages, Staging
 from .primer import primer_tokens
 from .shape import Refused
 from .turns import HELD_S, Steps, Turns
-from .worth import device_events
+from .worth import Stopwatch, device_events
 
 __all__ = ["BlendWorker"]
 
@@ -117,7 +117,8 @@ class BlendWorker:
         self._complaints: set[str] = set()
         learn_time = LearnTime(HELD_S, event=device_events(self._parts.device))
         n, n_layers = len(self._lanes), len(self._parts.layers)
-        self._turns = Turns(self._steps, n, n_layers, learn_time, self._complain)
+        watch = Stopwatch(event=device_events(self._parts.device))
+        self._turns = Turns(self._steps, n, n_layers, learn_time, self._complain, watch)
         self._ended: list[BlendOutcome] = []  # that nobody has asked for yet
         self._threads = ThreadPoolExecutor(n, "tessera-blend")
         # The space in which plain requests are kept as K and V, and what it points to.

@@ -37,13 +37,14 @@ from ..marks import checked_segments, read_wishes
 from ..owner import EngineCache
 from ..separators import Separators, spellings
 from .learning import Learning
-from .messages import TesseraWorkerMetadata
+from .messages import TesseraMetadata, TesseraWorkerMetadata
 from .primer import primer_tokens
 from .shape import undoes_steps
-from .worth import Worth
+from .worth import Worth, prompt_tokens
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.tessera")
@@ -51,6 +52,7 @@ _REASON_MAX = 300  # characters: it may quote what a client has sent, whatever t
 _QUESTION_MAX = (
     2048  # tokens that a worker computes with corrections; vLLM has chunks for longer ones
 )
+_BESIDE_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 _UNSEEN_WARNING = 64  # requests without a separator before somebody is told
 # Fields of tsr_blend_report that are counters of their own.
 _REPORTED = {
@@ -335,18 +337,25 @@ class Blending:
             return False
         if mark is None:
             return False
-        if self.settings.weigh and not mark.wished and not self.worth.pays(mark.n_given):
+        salt, own = request_salt(request), request.cache_salt or ""
+        row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
+        if not self._is_worth_it(row, tokens):
             self.counters.add("blend_costly")
             self._refused[request.request_id] = "computing it is faster"
             return False
-        salt, own = request_salt(request), request.cache_salt or ""
-        row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
         row.asked = self._ask_others(row, tokens)
         if row.asked is None:
             self._decide(row, tokens)
         return True
+
+    def _is_worth_it(self, row: _Blended, tokens: array[int]) -> bool:
+        """One that is computed in any case is not asked for its worth: its documents are learned,
+        perhaps for longer prompts."""
+        if not self.settings.weigh or row.mark.wished or self._is_first(row, tokens):
+            return True
+        return self.worth.pays(row.mark.n_given)
 
     def _decide(self, row: _Blended, tokens: array[int]) -> None:
         """Whether it is blended now, by what is known now. Of a request that waits on, the last
@@ -431,6 +440,15 @@ class Blending:
             learn=learn,
         )
 
+    def tell(self, meta: TesseraMetadata, output: SchedulerOutput, step_tokens: int) -> None:
+        """What goes to the workers with a step. `step_tokens`: what a step may compute."""
+        n_scheduled = output.total_num_scheduled_tokens
+        meta.blends += self.take_jobs()
+        meta.aborted = self.take_aborted()
+        meta.budget = max(step_tokens - n_scheduled, _BESIDE_MIN)
+        meta.alone = n_scheduled == 0
+        meta.n_tokens = prompt_tokens(n_scheduled, len(output.num_scheduled_tokens))
+
     def take_jobs(self) -> list[BlendJob]:
         jobs, self._jobs = self._jobs, []
         return jobs
@@ -466,7 +484,8 @@ class Blending:
                     self.counters.add(counter, value)
             row = self._by_number.get(number)
             if row is not None:
-                if not row.mark.wished:  # others may take longer, or less
+                # How clients wish it may take longer, or less; and storing is not weighed.
+                if not row.mark.wished and not one.report.get("n_filled"):
                     self.worth.note(row.mark.n_given, one)
                 row.outcome = one
                 if not one.ok:

@@ -31,7 +31,7 @@ class TesseraMetadata(KVConnectorMetadata):
     aborted: list[int] = field(default_factory=list)  # blends that nobody waits for any more
     budget: int = 0  # tokens that blends between steps may compute beside this step
     alone: bool = True  # the step computes nothing else
-    n_tokens: int = 0  # that it computes
+    n_tokens: int = 0  # of prompts that it computes, see worth.prompt_tokens()
 
 
 @dataclass

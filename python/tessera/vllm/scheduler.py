@@ -46,7 +46,6 @@ _NO_STATES: Mapping[tuple[int, int], int] = {}
 _NO_EXTRAS = _extras(None, None, ())
 _WAIT_MS = 2000  # save_wait_ms of connector.h
 _ENDED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
-_BLEND_TOKENS_MIN = 512  # that a blend computes beside a full step, so that it ends some day
 
 
 class _Live:
@@ -582,11 +581,7 @@ class SchedulerSide(ConnectorBase):
         meta.off = self._half is None
         meta.blends, self._unblended = self._unblended, []
         if self._blending is not None:
-            meta.blends += self._blending.take_jobs()
-            meta.aborted = self._blending.take_aborted()
-            n_scheduled = scheduler_output.total_num_scheduled_tokens
-            meta.budget = max(self._step_tokens - n_scheduled, _BLEND_TOKENS_MIN)
-            meta.alone, meta.n_tokens = n_scheduled == 0, n_scheduled
+            self._blending.tell(meta, scheduler_output, self._step_tokens)
         return meta
 
     def _build(self, scheduler_output: SchedulerOutput) -> bytes:

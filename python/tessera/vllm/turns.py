@@ -15,9 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any
 
 from ..blend_job import BlendJob, BlendOutcome
 from .learning import LearnTime
+from .worth import Stopwatch
 
 __all__ = ["HELD_S", "Report", "Steps", "Turns"]
 
@@ -43,8 +46,10 @@ class Turns:
         n_layers: int,
         learn_time: LearnTime,
         complain: Callable[[Exception], None],
+        watch: Stopwatch | None = None,
     ) -> None:
         self._steps = steps
+        self._held = _Held(watch or Stopwatch())
         self._lanes = lanes
         self._n_layers = n_layers
         self.learn_time = learn_time
@@ -106,6 +111,7 @@ class Turns:
             going = [one for one in movable if not one.passing and not one.ready]
             going = going or [one for one in movable if one.passing]
             if not going:
+                self._held.stop()
                 ready = [one for one in movable if one.ready]
                 if turn.wait(late, bool(ready)):
                     continue
@@ -113,7 +119,9 @@ class Turns:
                 if not going:
                     break
             for begun in going:
+                self._held.by(begun)
                 self._go_on(begun, turn)
+        self._held.stop()
         return turn.outcomes
 
     def _stop_some(self, turn: _Turn) -> list[_Begun]:
@@ -146,6 +154,7 @@ class Turns:
             with self.learn_time.piece() if beside else contextlib.nullcontext():
                 turn.left -= begun.go_on()
         except StopIteration as end:
+            self._held.stop()
             turn.end(begun, True, end.value)
         except Exception as error:
             self._complain(error)
@@ -186,7 +195,47 @@ class _Turn:
         return bool(done)
 
     def end(self, begun: _Begun, ok: bool, report: Report, stopped: bool = False) -> None:
-        self.outcomes.append(BlendOutcome(begun.job.number, ok, report, begun.seconds, stopped))
+        self.outcomes.append(
+            BlendOutcome(begun.job.number, ok, report, begun.seconds, stopped, begun.busy_s)
+        )
+
+
+class _Held:
+    """How long the device computes for whom: those that go on together share the time, because
+    their layers may be computed at once."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._first: tuple[Any, float] | None = None
+        self._who: list[_Begun] = []
+
+    def by(self, begun: _Begun) -> None:
+        if self._first is None:
+            self._first = self._watch.mark(), time.perf_counter()
+        if begun not in self._who:
+            self._who.append(begun)
+
+    def stop(self) -> None:
+        if self._first is None:
+            return
+        mark, begin = self._first
+        span = _Span(self._watch, mark, self._watch.mark(), time.perf_counter() - begin)
+        for begun in self._who:
+            begun.spans.append((span, len(self._who)))
+        self._first, self._who = None, []
+
+
+@dataclass(frozen=True)
+class _Span:
+    watch: Stopwatch
+    first: Any
+    last: Any
+    asked_s: float  # by the processor, until it was queued
+
+    @property
+    def seconds(self) -> float:
+        seconds = self.watch.between(self.first, self.last)
+        return self.asked_s if seconds is None else seconds  # the end of a blend, which has waited
 
 
 class _Begun:
@@ -203,6 +252,7 @@ class _Begun:
         self._start: float | None = None
         self.unwanted = False  # its request has ended
         self.paused = False  # somebody waits for another one: it begins anew later
+        self.spans: list[tuple[_Span, int]] = []  # in which it went on, with how many in all
 
     @property
     def started(self) -> bool:
@@ -215,6 +265,10 @@ class _Begun:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self._start if self._start is not None else 0.0
+
+    @property
+    def busy_s(self) -> float:
+        return sum(span.seconds / n for span, n in self.spans)
 
     def go_on(self) -> int:
         """Returns how many rows went through a layer. StopIteration has the report."""

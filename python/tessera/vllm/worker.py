@@ -20,7 +20,7 @@ from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
 from .planes import group_planes, shard_planes
 from .shape import as_planes, as_shards, by_rank, group_layout, shards_of_rank
-from .worth import StepTime, device_events
+from .worth import StepTime, Stopwatch, device_events
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -133,8 +133,8 @@ class WorkerSide(ConnectorBase):
                 self._blender = BlendWorker(
                     self._vllm_config, self._shape, settings, self._cache, n_blocks
                 )
-                if settings.weigh:
-                    self._step_time = StepTime(event=device_events(self._device))
+                if settings.weigh and self._vllm_config.parallel_config.rank == 0:
+                    self._step_time = StepTime(Stopwatch(event=device_events(self._device)))
                 if settings.from_traffic and self._shape.shards:
                     logger.warning("tessera: blends do not find plain requests: head_shards is set")
                 elif settings.from_traffic:
@@ -210,15 +210,28 @@ class WorkerSide(ConnectorBase):
 
     @guarded(lambda: None)
     def _begin_step(self, meta: KVConnectorMetadata) -> None:
-        if self._step_time is None or not isinstance(meta, TesseraMetadata):
-            return
-        self._step_time.begin(meta.n_tokens)
-        if meta.blends or meta.wait or self._open_blends:
-            self._step_time.drop()
+        if self._step_time is not None and isinstance(meta, TesseraMetadata):
+            self._step_time.begin(0 if meta.wait and self._layerwise else meta.n_tokens)
+
+    @guarded(lambda: None)
+    def _end_step(self) -> None:
+        if self._step_time is not None:
+            self._step_time.end()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Before vLLM's forward, or after it, in model runner V2 and without a load that the step
+        waits for. Either way what is blended here is not counted as vLLM's."""
         meta = self._get_connector_metadata()
         assert isinstance(meta, TesseraMetadata)
+        output = kwargs.get("scheduler_output")
+        if getattr(output, "has_sync_kv_loads", True):
+            self._start(meta)
+            self._begin_step(meta)
+        else:
+            self._end_step()
+            self._start(meta)
+
+    def _start(self, meta: TesseraMetadata) -> None:
         if not (meta.data or meta.names or meta.loads or meta.blends or self._names):
             self._idle = not self._outcomes
             return
@@ -349,10 +362,12 @@ class WorkerSide(ConnectorBase):
     ) -> None:
         return  # what a step saves was written in earlier steps (connector.h)
 
-    @guarded(lambda: None)
     def wait_for_save(self) -> None:
-        if self._step_time is not None:
-            self._step_time.end()
+        self._end_step()
+        self._wait_for_save()
+
+    @guarded(lambda: None)
+    def _wait_for_save(self) -> None:
         if not self._idle:
             self._worker.wait_save()
 

@@ -1,10 +1,12 @@
 """Whether a blend is faster than computing the prompt, on this machine and with this model.
 
-A blend has a part that does not depend on its length (the question's pass, a gate's drafts) and one
-that does (loads, and what is recomputed). With a small model on a fast GPU the first part alone is
-more than a short prompt takes. Both are measured while the engine runs: steps of vLLM that compute
-prompts, by the worker, and what became of blends, by the scheduler. Requests whose client says how
-to blend them are not weighed.
+A blend has costs that do not depend on its length: the question's pass, a gate's drafts. With a
+small model on a fast GPU they are more than a short prompt takes. Both are measured while the
+engine runs, by the time in which the device computes: steps of vLLM that compute prompts, and what
+a worker computes for blends. Waiting is not weighed: a tier that is late for a while says nothing
+about computing, and others compute meanwhile.
+
+Requests whose client says how to blend them are not weighed.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ import torch
 
 from ..blend_job import BlendOutcome
 
-__all__ = ["TOKENS_MIN", "StepTime", "Worth", "device_events"]
+__all__ = ["TOKENS_MIN", "StepTime", "Stopwatch", "Worth", "device_events", "prompt_tokens"]
 
-TOKENS_MIN = 256  # of a step, and of a prompt: with fewer, all but the tokens decides
-_KEPT = 9  # measurements, of which the median counts: the first ones compile kernels
+TOKENS_MIN = 256  # of a step that is measured: with fewer, all but the tokens decides
+_EACH_MIN = 32  # of these, for each request in the step: others are mostly decoding
+_KEPT = 9  # steps, of which the median counts: the first ones compile kernels
+_STEPS_MIN = 3  # before anything is said
 _QUEUED_MAX = 64  # steps that a device may be behind with
-_BLENDS_MIN = 3  # before anything is weighed
+_BLENDS_KEPT = 64
+_BLENDS_MIN = 3  # of about the same length, before anything is weighed
+_NEAR = 2.0  # about the same length: up to so many times as long or as short
 _PLAIN_EACH = 8  # while no step of vLLM was measured, each such request is computed plainly
-_TRIES_SHARE = 0.01  # of the time that requests take which are not blended, for blending one again
-# Of a report: what does not grow with the prompt, and what does.
-_FIXED = ("query_s", "draft_s", "select_s", "judge_s")
-_GROWING = ("blend_s", "wait_s")
+# What is declined is tried again: in this share of the time that it takes computed, and after so
+# many in a row.
+_TRIES_SHARE, _DECLINED_MAX = 0.01, 1000
 
 
 def device_events(device: torch.device) -> Callable[[], Any] | None:
@@ -41,8 +46,14 @@ def device_events(device: torch.device) -> Callable[[], Any] | None:
     return functools.partial(torch.cuda.Event, enable_timing=True)
 
 
-class StepTime:
-    """The worker's side: seconds that vLLM computes for each token of a prompt."""
+def prompt_tokens(n_tokens: int, n_requests: int) -> int:
+    """What a step of so many tokens computes of prompts, if that is nearly all that it does; else
+    0."""
+    return n_tokens if n_tokens >= max(TOKENS_MIN, _EACH_MIN * n_requests) else 0
+
+
+class Stopwatch:
+    """Times of the device, or of the processor where that computes."""
 
     def __init__(
         self,
@@ -51,45 +62,56 @@ class StepTime:
     ) -> None:
         """`event`: see device_events()."""
         self._clock, self._event = clock, event
-        self._open: tuple[int, Any] | None = None
-        self._queued: deque[tuple[int, Any, Any]] = deque(maxlen=_QUEUED_MAX)
-        self._found: deque[float] = deque(maxlen=_KEPT)
-        self._told = 0.0
 
-    def begin(self, n_tokens: int) -> None:
-        """A step of vLLM begins, which computes so many tokens."""
-        self._open = (n_tokens, self._mark()) if n_tokens >= TOKENS_MIN else None
-
-    def drop(self) -> None:
-        """Something else is computed in it, too."""
-        self._open = None
-
-    def end(self) -> None:
-        if self._open is not None:
-            self._queued.append((*self._open, self._mark()))
-            self._open = None
-        while self._queued:
-            n_tokens, first, last = self._queued[0]
-            if self._event is None:
-                seconds = last - first
-            elif last.query():
-                seconds = first.elapsed_time(last) / 1000
-            else:
-                return
-            self._queued.popleft()
-            self._found.append(seconds / n_tokens)
-
-    def _mark(self) -> Any:
+    def mark(self) -> Any:
         if self._event is None:
             return self._clock()
         event = self._event()
         event.record()
         return event
 
+    def between(self, first: Any, last: Any) -> float | None:
+        """Seconds; None: the device is not there yet."""
+        if self._event is None:
+            return float(last - first)
+        return float(first.elapsed_time(last)) / 1000 if last.query() else None
+
+
+class StepTime:
+    """The worker's side: seconds that vLLM computes for each token of a prompt."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._open: tuple[int, Any] | None = None
+        self._queued: deque[tuple[int, Any, Any]] = deque(maxlen=_QUEUED_MAX)
+        self._found: deque[float] = deque(maxlen=_KEPT)
+        self._changed = False
+        self._told = 0.0
+
+    def begin(self, n_tokens: int) -> None:
+        """A step of vLLM begins, which computes so many tokens of prompts; 0: it does not count.
+        Again: it begins only now."""
+        self._open = (n_tokens, self._watch.mark()) if n_tokens else None
+
+    def end(self) -> None:
+        """May be called twice."""
+        if self._open is not None:
+            self._queued.append((*self._open, self._watch.mark()))
+            self._open = None
+        while self._queued:
+            n_tokens, first, last = self._queued[0]
+            seconds = self._watch.between(first, last)
+            if seconds is None:
+                return
+            self._queued.popleft()
+            self._found.append(seconds / n_tokens)
+            self._changed = True
+
     def news(self) -> float:
         """Seconds a token, if known and changed by a tenth since it was told; otherwise 0."""
-        if not self._found:
+        if not self._changed or len(self._found) < _STEPS_MIN:
             return 0.0
+        self._changed = False
         row_s = statistics.median(self._found)
         if abs(row_s - self._told) <= 0.1 * self._told:
             return 0.0
@@ -102,38 +124,50 @@ class Worth:
 
     def __init__(self) -> None:
         self.row_s = 0.0  # of vLLM, for a token of a prompt; 0: not known
-        self._fixed_s: deque[float] = deque(maxlen=_KEPT)
-        self._growing_s: deque[float] = deque(maxlen=_KEPT)  # for each token
-        self._asked = 0
+        self._seen: deque[tuple[int, float]] = deque(maxlen=_BLENDS_KEPT)  # tokens, seconds
+        self._unknown = self._declined = 0  # in a row
         self._owed_s = 0.0  # that blending one again may take
 
     def note(self, n_tokens: int, outcome: BlendOutcome) -> None:
-        """What a blend of so many tokens took."""
-        if not outcome.ok or outcome.stopped or n_tokens < TOKENS_MIN or not outcome.report:
+        """What a blend of so many tokens took. One that pays after all, where others did not, is
+        believed: tries are few."""
+        if not outcome.ok or outcome.stopped or not outcome.busy_s:
             return
-        self._fixed_s.append(_sum(outcome, _FIXED))
-        self._growing_s.append(_sum(outcome, _GROWING) / n_tokens)
+        n_tokens = max(n_tokens, TOKENS_MIN)
+        known = self._blend_s(n_tokens)
+        whole_s = n_tokens * self.row_s
+        if known is not None and outcome.busy_s < whole_s <= known:
+            old = [one for one in self._seen if not _near(one[0], n_tokens)]
+            self._seen.clear()
+            self._seen.extend(old)
+        self._seen.append((n_tokens, outcome.busy_s))
 
     def pays(self, n_tokens: int) -> bool:
         """Whether a blend of so many tokens is faster than computing them, as far as known."""
-        if n_tokens < TOKENS_MIN or len(self._fixed_s) < _BLENDS_MIN:
+        measurable = n_tokens >= TOKENS_MIN
+        n_tokens = max(n_tokens, TOKENS_MIN)
+        blend_s = self._blend_s(n_tokens)
+        if blend_s is None:
             return True
         if not self.row_s:
-            self._asked += 1
-            return self._asked % _PLAIN_EACH != 0
+            self._unknown += measurable
+            return not measurable or self._unknown % _PLAIN_EACH != 0
         whole_s = n_tokens * self.row_s
-        blend_s = self._blend_s(n_tokens)
         if blend_s < whole_s:
+            self._declined = 0
             return True
+        self._declined += 1
         self._owed_s += _TRIES_SHARE * whole_s
-        if self._owed_s < blend_s:
+        if self._owed_s < blend_s and self._declined < _DECLINED_MAX:
             return False
-        self._owed_s = 0.0
+        self._owed_s, self._declined = 0.0, 0
         return True
 
-    def _blend_s(self, n_tokens: int) -> float:
-        return statistics.median(self._fixed_s) + n_tokens * statistics.median(self._growing_s)
+    def _blend_s(self, n_tokens: int) -> float | None:
+        """None: too few of about this length are known."""
+        near = [seconds for n, seconds in self._seen if _near(n, n_tokens)][-_KEPT:]
+        return statistics.median(near) if len(near) >= _BLENDS_MIN else None
 
 
-def _sum(outcome: BlendOutcome, names: tuple[str, ...]) -> float:
-    return sum(float(outcome.report.get(name, 0.0)) for name in names)
+def _near(one: int, other: int) -> bool:
+    return max(one, other) <= _NEAR * min(one, other)

@@ -162,7 +162,7 @@ class Rank:
     def end(self, output):
         connector = self.connector
         if not starts_before(output):
-            connector.start_load_kv(None)
+            connector.start_load_kv(None, scheduler_output=output)
         connector.wait_for_save()
         results = connector.get_transfer_results(output.finished_req_ids)
         told = KVConnectorOutput(

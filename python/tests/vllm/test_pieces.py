@@ -364,6 +364,22 @@ class TestLanes(TestPieces):
             self.assertEqual(len({run for run, _kind in one}), self.LANES)
             self.assertEqual(len({kind for _run, kind in one}), 1)
 
+    def test_time_is_shared_by_those_who_go_on_together(self):
+        self.assertTrue(self.worker.run(self.job(9, (0, 1, 2), 0.0)).ok)
+        begin = time.perf_counter()
+        alone = self.worker.run(self.job(8, (2, 0, 1), 0.3))
+        self.assertGreater(alone.busy_s, 0)
+        self.assertLessEqual(alone.busy_s, time.perf_counter() - begin)
+        begin = time.perf_counter()
+        for number in range(self.LANES):
+            self.worker.add(self.job(number, (2, 0, 1), 0.3))
+        ended = []
+        while self.worker.busy:
+            ended += self.worker.advance(1000, 5.0)
+        self.assertEqual(len(ended), self.LANES)
+        self.assertTrue(all(one.busy_s > 0 for one in ended))
+        self.assertLessEqual(sum(one.busy_s for one in ended), time.perf_counter() - begin)
+
     def test_who_waits_for_a_load_holds_up_nobody(self):
         self.assertTrue(self.worker.run(self.job(9, (0, 1, 2), 0.0)).ok)
         gate, waits = threading.Event(), BlendRun.next

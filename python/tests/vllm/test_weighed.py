@@ -43,20 +43,22 @@ class TestWeighed(unittest.TestCase):
             worth = engine.connector._blending.worth
             first, _plain = ask()
             self.assertEqual(first.told["tessera"]["first"], True)
+            for _ in range(3):
+                ask(blend=False)
             self.assertGreater(worth.row_s, 0)
             ask(ratio=0.2)
-            self.assertEqual(len(worth._fixed_s), 0)
+            self.assertEqual(len(worth._seen), 0)
             for _ in range(4):
-                worth.row_s = 1.0
+                worth.row_s = 1.0  # as on a slow device
                 ask()
-            self.assertEqual(len(worth._fixed_s), 4)
-            self.assertGreater(worth._blend_s(1000), worth._blend_s(300))
+            self.assertEqual(len(worth._seen), 4)
+            self.assertTrue(all(0 < seconds < 60 for _n, seconds in worth._seen))
             worth.row_s = 1e-9  # as on a fast device
             costly, plain = ask()
             self.assertEqual(costly.told["tessera"]["reason"], "computing it is faster")
             self.assertEqual(costly.tokens, plain.tokens)
             self.assertEqual(costly.logprobs, plain.logprobs)
-            worth.row_s = 1.0  # as on a slow one
+            worth.row_s = 1.0
             self.assertTrue(ask()[0].told["tessera"]["blended"])
 
 

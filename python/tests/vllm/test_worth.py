@@ -7,7 +7,8 @@ from unittest import mock
 from blend_rig import BlendRig, document
 
 from tessera.blend_job import BlendOutcome
-from tessera.vllm.worth import TOKENS_MIN, StepTime, Worth
+from tessera.vllm.messages import TesseraMetadata
+from tessera.vllm.worth import TOKENS_MIN, StepTime, Stopwatch, Worth, prompt_tokens
 
 N = 4 * TOKENS_MIN
 
@@ -41,128 +42,154 @@ class Recorded:
     """In place of StepTime: the tokens of steps that count."""
 
     def __init__(self):
-        self.kept, self.dropped, self.open, self.last = [], 0, None, [0.25]
+        self.kept, self.open, self.last = [], 0, [0.25]
 
     def begin(self, n_tokens):
         self.open = n_tokens
 
-    def drop(self):
-        self.dropped += 1
-        self.open = None
-
     def end(self):
-        if self.open is not None:
-            self.kept.append(self.open)
-        self.open = None
+        self.kept += [self.open] if self.open else []
+        self.open = 0
 
     def news(self):
         return self.last.pop() if self.last and self.kept else 0.0
 
 
-def outcome(fixed_s, growing_s, ok=True, **more):
-    report = {"query_s": fixed_s / 2, "draft_s": fixed_s / 2, "blend_s": growing_s, "n_reused": 1}
-    return BlendOutcome(1, ok, report, fixed_s + growing_s, **more)
+def outcome(busy_s, ok=True, stopped=False):
+    return BlendOutcome(1, ok, {"n_reused": 1}, 9.0, stopped, busy_s)
 
 
 class TestStepTime(unittest.TestCase):
-    def test_steps_of_few_tokens_and_with_other_work_do_not_count(self):
+    def test_steps_that_decode_do_not_count(self):
+        for n_tokens, n_requests, counts in (
+            (TOKENS_MIN - 1, 1, 0),
+            (TOKENS_MIN, 1, TOKENS_MIN),
+            (300, 300, 0),
+            (320, 64, 0),  # five tokens each, four of them drafts
+            (8192, 64, 8192),
+        ):
+            self.assertEqual(prompt_tokens(n_tokens, n_requests), counts)
+
+    def test_what_is_computed_before_it_begins_does_not_count(self):
         clock = Clock()
-        time = StepTime(clock)
-        for n_tokens, dropped in ((TOKENS_MIN - 1, False), (TOKENS_MIN, True)):
-            time.begin(n_tokens)
-            if dropped:
-                time.drop()
-            clock.now += 1
+        time = StepTime(Stopwatch(clock))
+        for _ in range(3):
+            time.begin(1000)
+            clock.now += 5
+            time.begin(1000)  # again
+            clock.now += 2
             time.end()
-            self.assertEqual(time.news(), 0)
-        time.end()  # that was never begun
-        time.begin(1000)
-        clock.now += 2
-        time.end()
+            clock.now += 7
+            time.end()  # again
+            time.begin(0)
+            clock.now += 9
+            time.end()
         self.assertAlmostEqual(time.news(), 0.002)
 
     def test_the_median_counts_and_is_told_when_it_changes(self):
         clock = Clock()
-        time = StepTime(clock)
+        time = StepTime(Stopwatch(clock))
         told = []
         for seconds in (60, 1, 1, 1, 1.05, 0.96, 3, 3, 3, 3, 3, 3):
             time.begin(1000)
             clock.now += seconds
             time.end()
             told.append(round(1000 * time.news(), 4))
-        # The median of two is between them; 1.05 is too near to what was told.
-        self.assertEqual(told, [60, 30.5, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0])
+            self.assertEqual(time.news(), 0)
+        # Not before there are three; 1.05 is too near to what was told.
+        self.assertEqual(told, [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0])
 
     def test_a_device_tells_later(self):
-        Event.times, Event.done = (1.0, 1.5, 2.0, 2.5), 0
-        time = StepTime(event=Event)
-        for _ in range(2):
+        Event.times, Event.done = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5), 0
+        time = StepTime(Stopwatch(event=Event))
+        for _ in range(3):
             time.begin(500)
             time.end()
             self.assertEqual(time.news(), 0)
-        Event.done = 1.5
+        Event.done = 3.5
         time.end()
         self.assertAlmostEqual(time.news(), 0.001)
 
 
 class TestWorth(unittest.TestCase):
-    def worth(self, row_s, fixed_s, growing_s):
+    def worth(self, row_s, busy_s, n=N):
         worth = Worth()
         worth.row_s = row_s
         for _ in range(5):
-            worth.note(N, outcome(fixed_s, growing_s))
+            worth.note(n, outcome(busy_s))
         return worth
 
     def test_what_is_not_known_is_tried(self):
         worth = Worth()
         self.assertTrue(worth.pays(N))
         worth.row_s = 1e-6
-        worth.note(N, outcome(1, 1))
-        worth.note(N, outcome(1, 1))
+        worth.note(N, outcome(1))
+        worth.note(N, outcome(1))
         self.assertTrue(worth.pays(N))
-        worth.note(N, outcome(1, 1))
+        worth.note(N, outcome(1))
         self.assertFalse(worth.pays(N))
-        self.assertTrue(worth.pays(TOKENS_MIN - 1))  # too short to say
 
-    def test_failures_and_short_prompts_say_nothing(self):
+    def test_failures_say_nothing(self):
         worth = Worth()
         worth.row_s = 1e-6
         for _ in range(3):
-            worth.note(N, outcome(1, 1, ok=False))
-            worth.note(N, outcome(1, 1, stopped=True))
-            worth.note(TOKENS_MIN - 1, outcome(1, 1))
-            worth.note(N, BlendOutcome(1, True))
+            worth.note(N, outcome(1, ok=False))
+            worth.note(N, outcome(1, stopped=True))
+            worth.note(N, outcome(0.0))
         self.assertTrue(worth.pays(N))
 
-    def test_long_prompts_pay_where_short_ones_do_not(self):
-        # 0.2 s for the drafts; a token takes a fifth of what vLLM takes.
-        worth = self.worth(1e-4, 0.2, N * 2e-5)
-        border = 0.2 / (1e-4 - 2e-5)
-        self.assertFalse(worth.pays(int(border) - 1))
-        self.assertTrue(worth.pays(int(border) + 1))
+    def test_short_prompts_say_nothing_of_long_ones(self):
+        worth = self.worth(1e-4, 0.5)
+        self.assertFalse(worth.pays(N))
+        self.assertFalse(worth.pays(2 * N))  # nearly as long
+        self.assertTrue(worth.pays(2 * N + 1))
+        for _ in range(3):
+            worth.note(30000, outcome(0.5))
+        self.assertTrue(worth.pays(30000))
+        self.assertFalse(worth.pays(N))
+
+    def test_the_shortest_are_as_one(self):
+        worth = self.worth(1e-4, 0.2, n=10)
+        self.assertFalse(worth.pays(TOKENS_MIN))
+        self.assertFalse(worth.pays(2))
 
     def test_one_that_compiled_does_not_count(self):
         worth = Worth()
         worth.row_s = 1e-4
-        worth.note(N, outcome(30, 1))
+        worth.note(N, outcome(30))
         for _ in range(2):
-            worth.note(N, outcome(0.001, 0.001))
+            worth.note(N, outcome(0.001))
         self.assertTrue(worth.pays(N))
 
     def test_without_a_step_of_vllm_some_are_computed(self):
-        worth = self.worth(0, 1, 1)
+        worth = self.worth(0, 1)
         told = [worth.pays(N) for _ in range(16)]
         self.assertEqual(told.count(False), 2)
+        self.assertTrue(all(worth.pays(TOKENS_MIN - 1) for _ in range(16)))  # says nothing
         worth.row_s = 1e-6
         self.assertFalse(worth.pays(N))
 
     def test_tries_take_a_hundredth_of_the_time(self):
         whole_s, blend_s = N * 1e-4, 0.5
-        worth = self.worth(1e-4, blend_s, 0)
-        n = 1000
+        worth = self.worth(1e-4, blend_s)
+        n = 900
         tries = sum(worth.pays(N) for _ in range(n))
         self.assertGreater(tries, 0)
         self.assertLessEqual(tries * blend_s, 0.01 * n * whole_s)
+
+    def test_the_dearest_are_tried_again_some_day(self):
+        worth = self.worth(1e-6, 60)
+        self.assertEqual(sum(worth.pays(N) for _ in range(3000)), 3)
+
+    def test_a_try_that_pays_is_believed(self):
+        worth = self.worth(1e-4, 5)
+        worth.note(30000, outcome(1))
+        self.assertFalse(worth.pays(N))
+        worth.note(N, outcome(0.01))
+        for _ in range(4):
+            self.assertTrue(worth.pays(N))
+            worth.note(N, outcome(0.01))
+        self.assertEqual(sum(n == 30000 for n, _s in worth._seen), 1)
 
 
 class TestRequests(unittest.TestCase):
@@ -187,7 +214,7 @@ class TestRequests(unittest.TestCase):
     def dear(self, rig):
         rig.blending.worth.row_s = 1e-6
         for _ in range(3):
-            rig.blending.worth.note(N, outcome(1, 1))
+            rig.blending.worth.note(TOKENS_MIN, outcome(1))
 
     def test_a_costly_one_is_a_plain_request(self):
         for runner in (1, 2):
@@ -217,19 +244,45 @@ class TestRequests(unittest.TestCase):
         self.dear(rig)
         self.assertTrue(self.ask(rig)["blended"])
 
-    def test_workers_measure_steps_that_only_vllm_computes_in(self):
+    def test_a_first_one_teaches_whether_it_pays_or_not(self):
+        rig = self.rig()
+        self.dear(rig)
+        rig.blending.segment_matcher = lambda *_asked: 0
+        told = self.ask(rig)
+        self.assertTrue(told["first"])
+        self.assertEqual(rig.counters["blend_first"], 1)
+        self.assertEqual(rig.counters.get("blend_costly", 0), 0)
+
+    def test_workers_measure_prompts(self):
         for runner in (1, 2):
             rig = self.rig(runner)
             time = rig.ranks[0].connector._step_time = Recorded()
             rig.ask("plain", document(1, 300), wishes={"blend": False})
-            rig.run_all()
+            with mock.patch("tessera.vllm.marks.prompt_tokens", lambda n, _requests: n):
+                rig.run_all()
             self.assertGreaterEqual(sum(time.kept), 300)
-            self.assertEqual((time.dropped, rig.blending.worth.row_s), (0, 0.25))
+            self.assertEqual(rig.blending.worth.row_s, 0.25)
             time.kept.clear()
-            self.ask(rig)
-            self.assertGreater(time.dropped, 0)
-            self.assertLess(sum(time.kept), 300)  # the question and the answer
+            self.ask(rig)  # its question and its answer are short
+            self.assertEqual(time.kept, [])
             self.assertEqual(rig.blending.worth.row_s, 0.25)  # nothing new was told
+
+    def test_after_a_forward_nothing_of_ours_is_counted(self):
+        """As in model runner V2 without loads that a step waits for."""
+        rig = self.rig()
+        connector = rig.ranks[0].connector
+        calls = []
+        connector._step_time = mock.Mock(begin=calls.append, end=lambda: calls.append("end"))
+        connector._start = lambda meta: calls.append("ours")
+        meta = TesseraMetadata(n_tokens=300)
+        for sync in (False, True):
+            connector.bind_connector_metadata(meta)
+            connector.start_load_kv(None, scheduler_output=mock.Mock(has_sync_kv_loads=sync))
+            connector.wait_for_save()
+        after = [300, "end", "ours", "end"]
+        before = [300, "ours", 300, "end"]
+        self.assertEqual(calls, after + before)
+        connector.clear_connector_metadata()
 
 
 if __name__ == "__main__":
