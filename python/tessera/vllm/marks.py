@@ -44,7 +44,6 @@ from .worth import Worth, prompt_tokens
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.tessera")
@@ -440,14 +439,13 @@ class Blending:
             learn=learn,
         )
 
-    def tell(self, meta: TesseraMetadata, output: SchedulerOutput, step_tokens: int) -> None:
-        """What goes to the workers with a step. `step_tokens`: what a step may compute."""
-        n_scheduled = output.total_num_scheduled_tokens
+    def tell(self, meta: TesseraMetadata, n_tokens: int, n_requests: int, n_left: int) -> None:
+        """What goes to the workers with a step of so many tokens, which may compute more."""
         meta.blends += self.take_jobs()
         meta.aborted = self.take_aborted()
-        meta.budget = max(step_tokens - n_scheduled, _BESIDE_MIN)
-        meta.alone = n_scheduled == 0
-        meta.n_tokens = prompt_tokens(n_scheduled, len(output.num_scheduled_tokens))
+        meta.budget = max(n_left, _BESIDE_MIN)
+        meta.alone = n_tokens == 0
+        meta.n_tokens = prompt_tokens(n_tokens, n_requests)
 
     def take_jobs(self) -> list[BlendJob]:
         jobs, self._jobs = self._jobs, []

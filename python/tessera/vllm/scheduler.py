@@ -581,7 +581,9 @@ class SchedulerSide(ConnectorBase):
         meta.off = self._half is None
         meta.blends, self._unblended = self._unblended, []
         if self._blending is not None:
-            self._blending.tell(meta, scheduler_output, self._step_tokens)
+            n_scheduled = scheduler_output.total_num_scheduled_tokens
+            n_requests = len(scheduler_output.num_scheduled_tokens)
+            self._blending.tell(meta, n_scheduled, n_requests, self._step_tokens - n_scheduled)
         return meta
 
     def _build(self, scheduler_output: SchedulerOutput) -> bytes:
