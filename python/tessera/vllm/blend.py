@@ -39,8 +39,9 @@ from .model import ModelParts, model_info, take_apart
 from .places import Pages, Staging
 from .primer import primer_tokens
 from .shape import Refused
+from .stopwatch import Stopwatch
 from .turns import HELD_S, Steps, Turns
-from .worth import Stopwatch, device_events
+from .worth import device_events
 
 __all__ = ["BlendWorker"]
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..blend_job import BlendJob, BlendOutcome
+from .stopwatch import Stopwatch
 
 __all__ = ["LearnTime", "Learning"]
 
@@ -45,14 +46,19 @@ class LearnTime:
         torch.cuda.Event(enable_timing=True); None: the processor computes."""
         self._most_s = self._left_s = most_s
         self._clock = clock
-        self._event = event
+        self._watch = Stopwatch(clock, event)
+        self._on_device = event is not None
         self._last = clock()
         self._queued: deque[tuple[Any, Any, float]] = deque(maxlen=_PIECES_MAX)
 
     def left_s(self) -> float:
-        while self._queued and self._queued[0][1].query():
-            first, last, asked_s = self._queued.popleft()
-            self.spend(max(first.elapsed_time(last) / 1000 - asked_s, 0.0))
+        while self._queued:
+            first, last, asked_s = self._queued[0]
+            seconds = self._watch.between(first, last)
+            if seconds is None:
+                break
+            self._queued.popleft()
+            self.spend(max(seconds - asked_s, 0.0))
         now = self._clock()
         more_s = (now - self._last) * _LEARN_SHARE
         self._last = now
@@ -65,21 +71,15 @@ class LearnTime:
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
         """Around what is computed."""
-        begin, first = self._clock(), self._mark()
+        begin = self._clock()
+        first = self._watch.mark() if self._on_device else None
         try:
             yield
         finally:
             asked_s = self._clock() - begin
             self.spend(asked_s)
             if first is not None:
-                self._queued.append((first, self._mark(), asked_s))
-
-    def _mark(self) -> Any:
-        if self._event is None:
-            return None
-        event = self._event()
-        event.record()
-        return event
+                self._queued.append((first, self._watch.mark(), asked_s))
 
 
 class Learning:

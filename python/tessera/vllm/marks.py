@@ -338,21 +338,22 @@ class Blending:
             return False
         salt, own = request_salt(request), request.cache_salt or ""
         row = _Blended(number, request, mark, tokens.tobytes(), salt, own)
-        if not self._is_worth_it(row, tokens):
+        self._decide(row, tokens)
+        if not self._is_worth_it(row):
             self.counters.add("blend_costly")
             self._refused[request.request_id] = "computing it is faster"
             return False
         isolate(request)
         self._blended[request.request_id] = self._by_number[number] = row
         row.asked = self._ask_others(row, tokens)
-        if row.asked is None:
-            self._decide(row, tokens)
+        if row.asked is not None:  # decided anew when they have answered
+            row.first = row.decided = False
         return True
 
-    def _is_worth_it(self, row: _Blended, tokens: array[int]) -> bool:
+    def _is_worth_it(self, row: _Blended) -> bool:
         """One that is computed in any case is not asked for its worth: its documents are learned,
         perhaps for longer prompts."""
-        if not self.settings.weigh or row.mark.wished or self._is_first(row, tokens):
+        if not self.settings.weigh or row.mark.wished or row.first:
             return True
         return self.worth.pays(row.mark.n_given)
 

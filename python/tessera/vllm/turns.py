@@ -20,7 +20,7 @@ from typing import Any
 
 from ..blend_job import BlendJob, BlendOutcome
 from .learning import LearnTime
-from .worth import Stopwatch
+from .stopwatch import Stopwatch
 
 __all__ = ["HELD_S", "Report", "Steps", "Turns"]
 

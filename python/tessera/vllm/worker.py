@@ -20,7 +20,8 @@ from .blend import BlendWorker
 from .messages import TesseraHandshake, TesseraMetadata, TesseraWorkerMetadata
 from .planes import group_planes, shard_planes
 from .shape import as_planes, as_shards, by_rank, group_layout, shards_of_rank
-from .worth import StepTime, Stopwatch, device_events
+from .stopwatch import Stopwatch
+from .worth import StepTime, device_events
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

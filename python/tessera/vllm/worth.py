@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,9 @@ from typing import Any
 import torch
 
 from ..blend_job import BlendOutcome
+from .stopwatch import Stopwatch
 
-__all__ = ["TOKENS_MIN", "StepTime", "Stopwatch", "Worth", "device_events", "prompt_tokens"]
+__all__ = ["TOKENS_MIN", "StepTime", "Worth", "device_events", "prompt_tokens"]
 
 TOKENS_MIN = 256  # of a step that is measured: with fewer, all but the tokens decides
 _EACH_MIN = 32  # of these, for each request in the step: others are mostly decoding
@@ -50,31 +50,6 @@ def prompt_tokens(n_tokens: int, n_requests: int) -> int:
     """What a step of so many tokens computes of prompts, if that is nearly all that it does; else
     0."""
     return n_tokens if n_tokens >= max(TOKENS_MIN, _EACH_MIN * n_requests) else 0
-
-
-class Stopwatch:
-    """Times of the device, or of the processor where that computes."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.perf_counter,
-        event: Callable[[], Any] | None = None,
-    ) -> None:
-        """`event`: see device_events()."""
-        self._clock, self._event = clock, event
-
-    def mark(self) -> Any:
-        if self._event is None:
-            return self._clock()
-        event = self._event()
-        event.record()
-        return event
-
-    def between(self, first: Any, last: Any) -> float | None:
-        """Seconds; None: the device is not there yet."""
-        if self._event is None:
-            return float(last - first)
-        return float(first.elapsed_time(last)) / 1000 if last.query() else None
 
 
 class StepTime:

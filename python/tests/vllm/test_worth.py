@@ -8,7 +8,8 @@ from blend_rig import BlendRig, document
 
 from tessera.blend_job import BlendOutcome
 from tessera.vllm.messages import TesseraMetadata
-from tessera.vllm.worth import TOKENS_MIN, StepTime, Stopwatch, Worth, prompt_tokens
+from tessera.vllm.stopwatch import Stopwatch
+from tessera.vllm.worth import TOKENS_MIN, StepTime, Worth, prompt_tokens
 
 N = 4 * TOKENS_MIN
 
